@@ -1,0 +1,65 @@
+"""Bayesian clustering on Dask.
+
+One script clusters a table on a laptop and a large array on a cluster: with no Dask client
+a fit runs in this process on a thread pool, with a current client it runs there, and the
+answer is the same to the bit.
+
+Public names load on first use, so that ``import distclust`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from distclust._version import __version__
+
+if TYPE_CHECKING:
+    from distclust import families as families
+    from distclust import metrics as metrics
+    from distclust.engine import as_matrix as as_matrix
+    from distclust.engine import connect as connect
+    from distclust.report import progress as progress
+    from distclust.trees import BHC as BHC
+    from distclust.trees import BayesianRoseTree as BayesianRoseTree
+    from distclust.trees import Tree as Tree
+    from distclust.trees import load as load
+
+_HOMES = {
+    "BHC": "distclust.trees",
+    "BayesianRoseTree": "distclust.trees",
+    "Tree": "distclust.trees",
+    "as_matrix": "distclust.engine",
+    "connect": "distclust.engine",
+    "load": "distclust.trees",
+    "progress": "distclust.report",
+}
+_MODULES = ("families", "metrics")
+
+__all__ = [
+    "BHC",
+    "BayesianRoseTree",
+    "Tree",
+    "__version__",
+    "as_matrix",
+    "connect",
+    "families",
+    "load",
+    "metrics",
+    "progress",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"distclust.{name}")
+    else:
+        raise AttributeError(f"module 'distclust' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

@@ -1,0 +1,354 @@
+"""What each command does, once its arguments are parsed.
+
+One plain function a verb. Results go to standard output, as text for people or as one JSON
+document; progress, notes and logs go to standard error. Everything that can be refused is
+refused before work starts, and files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from distclust.errors import InputError, MissingFileError
+from distclust.report.listeners import json_lines, progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from distclust.report.plan import Plan
+    from distclust.store.tables import Table
+    from distclust.trees import BHC, BayesianRoseTree
+
+    Model = BHC | BayesianRoseTree
+
+
+@dataclass(frozen=True)
+class Common:
+    """Options that every verb takes."""
+
+    as_json: bool = False
+    seed: int = 0
+    plan: bool = False
+    quiet: bool = False
+    events: Path | None = None  # file for JSON lines of progress
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read the input table."""
+
+    ids: str | None = None
+    drop: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """Parameters of a fit; what is None keeps the estimator's own default."""
+
+    method: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+def fit(
+    source: Path,
+    out: Path,
+    fitting: Fitting,
+    reading: Reading,
+    scheduler: str | None,
+    common: Common,
+) -> None:
+    """Fit a tree to a table, save the model, say what was found."""
+    from distclust.report.summary import summarise
+
+    check_output(out, source)
+    table = _read(source, reading)
+    if common.plan:
+        from distclust.report.plan import plan_fit
+
+        n_rows, n_features = table.shape
+        _say_plan(plan_fit(fitting.method, n_rows, n_features, _n_searches(fitting)), common)
+        return
+    model = make_model(fitting, common.seed)
+    with _followed(common), _connected(scheduler):
+        model.fit(table)
+    model.save(out)
+    summary = summarise(model)
+    if common.as_json:
+        _print_json({"command": "fit", "model": str(out), **summary.as_dict()})
+    elif not common.quiet:
+        from distclust.report.terminal import print_summary
+
+        print_summary(_console(), summary)
+        _console().print(f"Model written to {out}", highlight=False)
+
+
+def predict(
+    model_path: Path,
+    source: Path,
+    out: Path | None,
+    probabilities: bool,
+    reading: Reading,
+    scheduler: str | None,
+    common: Common,
+) -> None:
+    """Place the rows of a table in the clusters of a model."""
+    if out is not None:
+        check_output(out, source, model_path, is_model=False)
+    model = _load(model_path)
+    table = _read(source, reading)
+    if common.plan:
+        from distclust.report.plan import plan_predict
+
+        _say_plan(plan_predict(table.shape[0], table.shape[1], model.tree_.n_nodes), common)
+        return
+    with _followed(common), _connected(scheduler):
+        frame = _predictions(model, table, probabilities)
+    if out is not None:
+        from distclust.store.tables import write_csv
+
+        write_csv(out, frame)
+    if common.as_json:
+        rows = frame.to_dict(orient="records") if out is None else []
+        target = {"out": str(out)} if out is not None else {"rows": rows}
+        _print_json({"command": "predict", "n_rows": len(frame), **target})
+    elif out is None:
+        sys.stdout.write(frame.to_csv(index=False))
+    elif not common.quiet:
+        _console().print(f"{len(frame):,} predictions written to {out}", highlight=False)
+
+
+@dataclass(frozen=True)
+class Showing:
+    """What to show of a model, and where to put it."""
+
+    picture: Path | None = None
+    page: Path | None = None
+    labels: Path | None = None
+    newick: bool = False
+    threshold: float = 0.5
+    n_features: int = 4
+
+
+def show(model_path: Path, showing: Showing, common: Common) -> None:
+    """Show a model in the terminal, and as files where asked."""
+    outputs = {
+        "picture": showing.picture,
+        "page": showing.page,
+        "labels": showing.labels,
+    }
+    written = {name: path for name, path in outputs.items() if path is not None}
+    for path in written.values():
+        check_output(path, model_path, is_model=False)
+    if showing.picture is not None:
+        from distclust.report.pictures import check_picture_path
+
+        check_picture_path(showing.picture)
+    model = _load(model_path)
+    if common.plan:
+        from distclust.report.plan import Plan
+
+        n_rows, n_features = len(model.tree_.leaf_of_row), int(model.n_features_in_)
+        disk = model_path.stat().st_size if written else 0
+        _say_plan(Plan("show", n_rows, n_features, 0, 2 * disk, disk, 2.0), common)
+        return
+    _write_views(model, showing)
+    _say_model(model, showing, written, common)
+
+
+def doctor(scheduler: str | None, common: Common) -> int:
+    """Look at versions, threads, memory, disk and the cluster; return the exit code."""
+    from distclust.engine import doctor as examine
+
+    if common.plan:
+        from distclust.report.plan import Plan
+
+        _say_plan(Plan("doctor", 0, 0, 0, 0, 0, 2.0), common)
+        return 0
+    with _connected(scheduler):
+        facts = examine()
+    if common.as_json:
+        _print_json({"command": "doctor", **facts})
+    else:
+        from distclust.report.terminal import print_facts
+
+        print_facts(_console(), facts)
+    return 1 if facts.get("problems") else 0
+
+
+def demo(out: Path, scheduler: str, common: Common) -> None:
+    """Cluster an invented field notebook and draw what was found."""
+    from distclust.report import demo as script
+
+    if common.plan:
+        _say_plan(script.plan(), common)
+        return
+    with _followed(common), _connected(scheduler, workers=2, threads=1):
+        found = script.run(common.seed)
+    written = script.write(found, out)
+    if common.as_json:
+        _print_json({"command": "demo", **found.as_dict(), "written": written})
+    elif not common.quiet:
+        script.tell(_console(), found, written)
+
+
+def make_model(fitting: Fitting, seed: int) -> Model:
+    """Return the estimator that the arguments describe, not yet fitted."""
+    from distclust.trees import BHC, BayesianRoseTree
+
+    kind = {"bhc": BHC, "rose": BayesianRoseTree}[fitting.method]
+    given = {name: value for name, value in fitting.parameters.items() if value is not None}
+    model: Model = kind(random_state=seed, **given)
+    return model
+
+
+def check_output(path: Path, *inputs: Path, is_model: bool = True) -> None:
+    """Refuse an output that cannot be written or would destroy something, before work."""
+    hint = "Choose another name with the option for it."
+    if not path.resolve().parent.is_dir():
+        got = f"no folder {str(path.parent)!r}"
+        raise MissingFileError(str(path), "a place to write to", got, "Create the folder first.")
+    if path.is_dir():
+        raise InputError(str(path), "a file to write to", "a folder", hint)
+    if path.resolve() in {other.resolve() for other in inputs}:
+        raise InputError(str(path), "an output apart from the inputs", "an input", hint)
+    if is_model and path.exists() and path.stat().st_size and not _looks_like_model(path):
+        got = "an existing file of another kind"
+        raise InputError(str(path), "a new file or an older model", got, hint)
+
+
+def _looks_like_model(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+def _load(path: Path) -> Model:
+    from distclust.trees import load
+
+    model: Model = load(path)
+    return model
+
+
+def _read(source: Path, reading: Reading) -> Table:
+    from distclust.store.tables import read_table
+
+    return read_table(
+        source, ids=reading.ids, drop=reading.drop, categories=reading.categories
+    )
+
+
+def _predictions(model: Model, table: Table, probabilities: bool) -> pd.DataFrame:
+    import numpy as np
+    import pandas as pd
+
+    from distclust.store.tables import row_names
+
+    chances = np.asarray(model.predict_proba(table))
+    frame = pd.DataFrame({"row": row_names(table) or np.arange(len(chances))})
+    frame["cluster"] = chances.argmax(axis=1)
+    frame["probability"] = chances.max(axis=1)
+    frame["log_density"] = np.asarray(model.score_samples(table))
+    if probabilities:
+        each = pd.DataFrame(chances, columns=[f"cluster_{c}" for c in range(chances.shape[1])])
+        frame = pd.concat([frame, each], axis=1)
+    return frame
+
+
+def _write_views(model: Model, showing: Showing) -> None:
+    from distclust.report import pictures
+    from distclust.store.tables import write_csv, write_text
+
+    tree, threshold = model.tree_, showing.threshold
+    if showing.picture is not None:
+        pictures.write_picture(showing.picture, tree, threshold=threshold)
+    if showing.page is not None:
+        from distclust.report.page import render
+        from distclust.report.summary import summarise
+
+        summary = summarise(model, threshold=threshold, n_features=showing.n_features)
+        title = f"{summary.n_clusters:,} clusters of {summary.n_rows:,} rows"
+        lead = "A Bayesian hierarchy, its natural cut and how sure it is."
+        page = render(summary, tree, title=title, lead=lead, threshold=threshold)
+        write_text(showing.page, page)
+    if showing.labels is not None:
+        import pandas as pd
+
+        frame = pd.DataFrame({"row": tree.row_ids, "cluster": tree.cut(threshold)})
+        write_csv(showing.labels, frame)
+
+
+def _say_model(
+    model: Model, showing: Showing, written: Mapping[str, Path], common: Common
+) -> None:
+    from distclust.report.summary import summarise
+    from distclust.report.terminal import print_summary
+
+    if showing.newick and not common.as_json:
+        print(model.tree_.newick())
+        return
+    summary = summarise(model, threshold=showing.threshold, n_features=showing.n_features)
+    if common.as_json:
+        files = {name: str(path) for name, path in written.items()}
+        newick = {"newick": model.tree_.newick()} if showing.newick else {}
+        _print_json({"command": "show", **summary.as_dict(), **newick, "written": files})
+        return
+    if common.quiet:
+        return
+    console = _console()
+    console.print(model.tree_)
+    print_summary(console, summary)
+    for name, path in written.items():
+        console.print(f"{name.capitalize()} written to {path}", highlight=False)
+
+
+def _n_searches(fitting: Fitting) -> int:
+    return 5 if fitting.parameters.get("optimize") else 1
+
+
+@contextmanager
+def _connected(scheduler: str | None, **options: Any) -> Iterator[None]:
+    """Run what is inside on `scheduler`; without one, where the process already runs."""
+    if scheduler is None:
+        yield
+        return
+    from distclust.engine import connect
+
+    with connect(scheduler, **options):
+        yield
+
+
+@contextmanager
+def _followed(common: Common) -> Iterator[None]:
+    with progress("off" if common.quiet else "auto"):
+        if common.events is None:
+            yield
+            return
+        check_output(common.events, is_model=False)
+        with common.events.open("a", encoding="utf-8") as file, json_lines(file):
+            yield
+
+
+def _say_plan(plan: Plan, common: Common) -> None:
+    if common.as_json:
+        _print_json({"command": "plan", **plan.as_dict()})
+    else:
+        from distclust.report.terminal import print_facts
+
+        print_facts(_console(), plan.facts())
+
+
+def _print_json(document: Mapping[str, Any]) -> None:
+    print(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()

@@ -1,0 +1,179 @@
+"""Threads of this process: how many, for whom, and BLAS kept to one of them.
+
+Blocks are the unit of parallel work, so a matrix product inside one uses a single thread:
+it is then the same to the last bit in process and on a worker, whatever the machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import functools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from distclust.errors import InputError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+# Threads granted to the work in this context; None where the engine granted nothing yet.
+granted_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar(
+    "distclust_granted_threads", default=None
+)
+
+
+def allowed_cores() -> int:
+    """Return how many cores this process may use; ``DISTCLUST_THREADS`` overrules."""
+    chosen = os.environ.get("DISTCLUST_THREADS")
+    if chosen is not None:
+        if chosen.isdecimal() and int(chosen) > 0:
+            return int(chosen)
+        raise InputError(
+            "DISTCLUST_THREADS", "a whole number of at least 1", repr(chosen), "Unset it."
+        )
+    return _system_cores()
+
+
+@functools.cache
+def _system_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, min(cores, _container_cores(Path("/sys/fs/cgroup/cpu.max"), cores)))
+
+
+def _container_cores(quota_file: Path, cores: int) -> int:
+    """Return the whole cores that a container's quota of processor time amounts to."""
+    try:
+        quota, period = quota_file.read_text().split()[:2]
+    except (OSError, ValueError):
+        return cores
+    return cores if quota == "max" else max(1, int(quota) // int(period))
+
+
+@contextlib.contextmanager
+def grant_threads(n_threads: int) -> Iterator[None]:
+    """Let the work in this context use `n_threads` threads."""
+    token = granted_threads.set(n_threads)
+    try:
+        yield
+    finally:
+        granted_threads.reset(token)
+
+
+class _BlasLimit:
+    """Counts who needs BLAS on one thread: the first sets the limit, the last lifts it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._limiter: Any = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._depth == 0:
+                self._limiter = _controller().limit(limits=1, user_api="blas")
+            self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self._limiter.restore_original_limits()
+
+
+@functools.cache
+def _controller() -> Any:
+    import scipy.linalg  # noqa: F401  brings its own BLAS, which must be found below
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()  # looking for libraries takes milliseconds: done once
+
+
+one_blas_thread = _BlasLimit()
+
+
+def thread_map(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> list[Result]:
+    """Return ``[function(item) for item in items]``, computed by several threads.
+
+    For work that lets go of the interpreter (compiled functions, BLAS). The calling thread
+    takes part and helpers come from one shared pool, so a call costs some tens of
+    microseconds, and calls may nest.
+    """
+    todo = list(items)
+    results: list[Any] = [None] * len(todo)
+    positions = iter(range(len(todo)))  # taking the next one is atomic
+
+    def work() -> None:
+        with grant_threads(1):
+            for i in positions:
+                results[i] = function(todo[i])
+
+    with one_blas_thread:
+        n_helpers = min(threads, len(todo)) - 1
+        if n_helpers < 1:
+            return [function(item) for item in todo]
+        pool = _shared_pool(os.getpid())
+        helpers = [pool.submit(contextvars.copy_context().run, work) for _ in range(n_helpers)]
+        try:
+            work()
+        finally:
+            deque(positions, maxlen=0)  # after an error nobody starts anything new
+            errors = [_finish(helper) for helper in helpers]
+        for error in filter(None, errors):
+            raise error
+    return results
+
+
+def _finish(helper: Future[None]) -> BaseException | None:
+    # A helper that never started is not waited for: nested calls cannot lock up.
+    return None if helper.cancel() else helper.exception()
+
+
+@functools.cache
+def _shared_pool(process: int) -> ThreadPoolExecutor:  # a forked child has threads no more
+    return ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"distclust-{process}")
+
+
+def map_in_order(
+    call: Callable[[int], Result], n_items: int, threads: int
+) -> Iterator[Result]:
+    """Yield ``call(0), call(1), ...`` in order, at most ``2 * threads`` of them ahead.
+
+    A single item runs in the calling thread and keeps all its threads to itself.
+    """
+    if n_items == 1 or threads == 1:
+        for i in range(n_items):
+            yield _call_limited(call, i)
+        return
+    pool = ThreadPoolExecutor(min(threads, n_items), thread_name_prefix="distclust-map")
+    try:
+        pending: deque[Future[Result]] = deque()
+        for i in range(n_items):
+            if len(pending) == 2 * threads:
+                yield pending.popleft().result()
+            context = contextvars.copy_context()
+            pending.append(pool.submit(context.run, _call_granted, call, i))
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _call_limited(call: Callable[[int], Result], i: int) -> Result:
+    with one_blas_thread:
+        return call(i)
+
+
+def _call_granted(call: Callable[[int], Result], i: int) -> Result:
+    with grant_threads(1), one_blas_thread:
+        return call(i)

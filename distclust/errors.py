@@ -1,0 +1,91 @@
+"""Every exception and warning that distclust raises on purpose.
+
+::
+
+    DistclustError                       where: expected X, got Y. What to do.
+    ├── InputError (ValueError)          data or parameters refused before work starts
+    ├── MissingFileError (FileNotFoundError)
+    ├── ModelFormatError (ValueError)    a model file that cannot be trusted
+    ├── CapacityError (MemoryError)      work that would not fit, refused before it starts
+    ├── InterruptedFit (RuntimeError)    stopped on request; running again resumes or restarts
+    └── ClusterError (RuntimeError)      the Dask cluster is unreachable, mixed or lost
+
+    DistclustWarning (UserWarning)
+    ├── ConstantColumnsWarning           columns that carry no information
+    ├── ConvergenceWarning               an optimiser stopped before its tolerance
+    └── ThreadsWarning                   threads or processes fight over cores
+
+All arguments are positional and go to ``super().__init__``: only such exceptions come
+back whole from a Dask worker.
+"""
+
+from __future__ import annotations
+
+
+class DistclustError(Exception):
+    """Base of all errors: a place, an expectation, a finding and a remedy."""
+
+    exit_code = 1
+
+    def __init__(self, where: str, expected: str, got: object, hint: str) -> None:
+        super().__init__(where, expected, got, hint)
+        self.where = where
+        self.expected = expected
+        self.got = got
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.where}: expected {self.expected}, got {self.got}. {self.hint}"
+
+
+class InputError(DistclustError, ValueError):
+    """Data or parameters that cannot be used, found before any work was done."""
+
+    exit_code = 2
+
+
+class MissingFileError(DistclustError, FileNotFoundError):
+    """A file that was named does not exist or cannot be opened."""
+
+    exit_code = 2
+
+    # OSError pickles and prints by errno; ours is a sentence.
+    __str__ = DistclustError.__str__
+
+
+class ModelFormatError(DistclustError, ValueError):
+    """A model file is truncated, altered, foreign or of a newer format."""
+
+    exit_code = 2
+
+
+class CapacityError(DistclustError, MemoryError):
+    """The work would not fit; the message carries the figure and the remedy."""
+
+    exit_code = 2
+
+
+class InterruptedFit(DistclustError, RuntimeError):
+    """The work was stopped on request; nothing half-written was left."""
+
+    exit_code = 3
+
+
+class ClusterError(DistclustError, RuntimeError):
+    """The Dask cluster is unreachable, runs other versions, or lost its workers."""
+
+
+class DistclustWarning(UserWarning):
+    """Base of all warnings."""
+
+
+class ConstantColumnsWarning(DistclustWarning):
+    """Some columns never vary; they are valid but say nothing about clusters."""
+
+
+class ConvergenceWarning(DistclustWarning):
+    """An iteration ended before reaching its tolerance."""
+
+
+class ThreadsWarning(DistclustWarning):
+    """Compiled loops, BLAS and Dask would fight over the same cores."""

@@ -1,0 +1,137 @@
+"""Compiled loops behind :mod:`distclust.families.pairs`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from distclust.compiled import compiled
+
+
+@compiled
+def log_gamma_tables(offsets, width):
+    """Table of log Γ(offset + c) for c = 0, 1, ..., width − 1, one row an offset."""
+    table = np.empty((offsets.shape[0], width))
+    for d in range(offsets.shape[0]):
+        for c in range(width):
+            table[d, c] = math.lgamma(offsets[d] + c)
+    return table
+
+
+@compiled
+def rows_part(n, prior, totals, multiplicity):
+    """Part of a Bernoulli log f that depends on the number of rows only."""
+    value = prior
+    for q in range(totals.shape[0]):
+        value -= multiplicity[q] * math.lgamma(totals[q] + n)
+    return value
+
+
+@compiled
+def rows_part_table(size, prior, totals, multiplicity):
+    """:func:`rows_part` for n = 0, 1, ..., size − 1."""
+    table = np.empty(size)
+    for n in range(size):
+        table[n] = rows_part(n, prior, totals, multiplicity)
+    return table
+
+
+@compiled
+def pack_bits(counts, packed):
+    """Eight binary columns a byte, the first column in the lowest bit."""
+    for i in range(counts.shape[0]):
+        for d in range(counts.shape[1]):
+            if counts[i, d] != 0:
+                packed[i, d >> 3] |= np.uint8(1 << (d & 7))
+
+
+@compiled
+def fill_byte_tables(weights, tables):
+    """tables[b, v] = sum of the weights of the bits set in byte value v of byte b."""
+    n_columns = weights.shape[0]
+    for b in range(tables.shape[0]):
+        table = tables[b]
+        table[0] = 0.0
+        size = 1
+        for bit in range(8):
+            d = 8 * b + bit
+            weight = weights[d] if d < n_columns else 0.0
+            for v in range(size):
+                table[size + v] = table[v] + weight
+            size *= 2
+
+
+@compiled
+def bernoulli_leaf_weights(counts, n, alpha, beta, weights):
+    """Predictive log odds of each column given a group; returns the sum of log p(x_d = 0)."""
+    constant = 0.0
+    for d in range(weights.shape[0]):
+        log_one = math.log(alpha[d] + counts[d])
+        log_zero = math.log(beta[d] + (n - counts[d]))
+        weights[d] = log_one - log_zero
+        constant += log_zero - math.log(alpha[d] + beta[d] + n)
+    return constant
+
+
+@compiled
+def bernoulli_union(a, b, n, alpha, beta, ones, zeros):
+    """Sum over columns of log Γ(α + c) + log Γ(β + n − c) for two groups' counts."""
+    width = ones.shape[1]
+    total = 0.0
+    if n < width:
+        for d in range(a.shape[0]):
+            c = a[d] + b[d]
+            total += ones[d, c] + zeros[d, n - c]
+        return total
+    for d in range(a.shape[0]):
+        c = a[d] + b[d]
+        total += ones[d, c] if c < width else math.lgamma(alpha[d] + c)
+        total += zeros[d, n - c] if n - c < width else math.lgamma(beta[d] + (n - c))
+    return total
+
+
+@compiled
+def bernoulli_row(
+    k, others, n_rows, counts, packed, log_f, alpha, beta, ones, zeros, by_rows, prior,
+    totals, multiplicity, tables, weights, use_bytes, out,
+):  # fmt: skip
+    """log f(k ∪ s) for each s of `others`.
+
+    A single row s has an affine predictive, log f(k ∪ x) = log f(k) + Σ log p0 + x·w, read
+    eight columns at a time; a group s needs two table entries a column.
+    """
+    base = 0.0
+    if use_bytes:
+        base = log_f[k] + bernoulli_leaf_weights(counts[k], n_rows[k], alpha, beta, weights)
+        fill_byte_tables(weights, tables)
+    n_bytes = packed.shape[1]
+    for position in range(others.shape[0]):
+        s = others[position]
+        if use_bytes and n_rows[s] == 1:
+            total = base
+            for b in range(n_bytes):
+                total += tables[b, packed[s, b]]
+        else:
+            n = n_rows[k] + n_rows[s]
+            if n < by_rows.shape[0]:
+                total = by_rows[n]
+            else:
+                total = rows_part(n, prior, totals, multiplicity)
+            total += bernoulli_union(counts[k], counts[s], n, alpha, beta, ones, zeros)
+        out[position] = total
+
+
+@compiled
+def gaussian_leaf_pairs(gram, own_left, own_right, prior_rows, half_dof, constant):
+    """Turn Gram entries of whitened rows into log marginals of pairs, in place (spec 8.3).
+
+    |S'_ij| / |S| = 1 + (1 − t)(a + b) − 2 t c + (1 − 2t)(ab − c²) with t = 1/(r + 2).
+    """
+    t = 1.0 / (prior_rows + 2.0)
+    for i in range(gram.shape[0]):
+        a = own_left[i]
+        for j in range(gram.shape[1]):
+            b, c = own_right[j], gram[i, j]
+            ratio = 1.0 + (1.0 - t) * (a + b) - 2.0 * t * c + (1.0 - 2.0 * t) * (a * b - c * c)
+            gram[i, j] = constant - half_dof * math.log(max(ratio, 1.0e-300))

@@ -1,0 +1,96 @@
+"""The HTML report: one file that needs nothing else and opens without a network."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distclust._version import __version__
+from distclust.report import terminal
+from distclust.report.pictures import svg
+from distclust.report.summary import Cluster, Summary
+
+if TYPE_CHECKING:
+    from distclust.trees import Tree
+
+HOW_TO_READ = (
+    "Rows join from left to right; the further a join lies to the right, the less the model "
+    "wants it. Colours are the clusters of the cut; dashed red joins are merges that the "
+    "model prefers not to make."
+)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A new row and where it belongs."""
+
+    name: str
+    label: int
+    probability: float
+
+
+def render(
+    summary: Summary,
+    tree: Tree,
+    *,
+    title: str,
+    lead: str,
+    placed: Sequence[Placed] = (),
+    threshold: float = 0.5,
+) -> str:
+    """Return the report as HTML text.
+
+    Parameters
+    ----------
+    summary
+        What was found.
+    tree
+        Drawn into the page.
+    title, lead
+        Heading and the sentence below it.
+    placed
+        New rows to list with their most probable clusters.
+    threshold
+        Where the picture cuts the tree.
+    """
+    import jinja2
+    import markupsafe
+
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.filters["percent"] = terminal.percent
+    environment.filters["telling"] = terminal.telling
+    environment.filters["members"] = _members
+    source = importlib.resources.files("distclust.report") / "page.html.jinja"
+    template = environment.from_string(source.read_text(encoding="utf-8"))
+    return template.render(
+        title=title,
+        lead=lead,
+        facts=_facts(summary),
+        how_to_read=HOW_TO_READ,
+        # Drawn by matplotlib, which escapes the names it is given.
+        picture=markupsafe.Markup(svg(tree, threshold=threshold)),
+        summary=summary,
+        placed=placed,
+        version=__version__,
+        date=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _members(cluster: Cluster) -> str:
+    return terminal.members(cluster.rows, cluster.n_rows)
+
+
+def _facts(summary: Summary) -> dict[str, str]:
+    facts = {
+        "clusters": f"{summary.n_clusters:,}",
+        "rows": f"{summary.n_rows:,}",
+        "features": f"{summary.n_features:,}",
+        "log evidence": f"{summary.log_evidence:,.2f}",
+    }
+    if summary.log_lower_bound is not None:
+        facts["lower bound on the mixture's"] = f"{summary.log_lower_bound:,.2f}"
+    facts["partitions weighed"] = terminal.power_of_ten(summary.log10_n_partitions)
+    return facts

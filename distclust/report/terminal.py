@@ -1,0 +1,136 @@
+"""What the commands print for people: summaries, predictions, plans, the doctor's findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from distclust.report.summary import Cluster, Summary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+N_NAMES = 6  # row names shown for each cluster
+
+
+def print_summary(console: Console, summary: Summary) -> None:
+    """Print what was found and how sure it is."""
+    for line in headline(summary):
+        console.print(line, highlight=False)
+    console.print(cluster_table(summary.clusters))
+    if len(summary.clusters) < summary.n_clusters:
+        console.print(f"The {len(summary.clusters)} largest of {summary.n_clusters} are shown.")
+
+
+def headline(summary: Summary) -> list[str]:
+    """Sentences for the top of a summary."""
+    bound = summary.log_lower_bound
+    lines = [
+        f"[bold]{count(summary.n_clusters, 'cluster')}[/bold] among "
+        f"{count(summary.n_rows, 'row')} and {count(summary.n_features, 'feature')} "
+        f"({summary.method}, {summary.family})",
+        f"log evidence of the tree {summary.log_evidence:,.2f}"
+        + ("" if bound is None else f"; lower bound on the mixture's {bound:,.2f}"),
+        f"the tree weighs {power_of_ten(summary.log10_n_partitions)} partitions of the rows",
+    ]
+    if summary.family_reason:
+        lines.append(f"family: {summary.family_reason}")
+    return lines
+
+
+def cluster_table(clusters: Sequence[Cluster]) -> Table:
+    """One line a cluster: size, how sure, what tells it apart, who is in it."""
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    table.add_column("cluster", justify="right")
+    table.add_column("rows", justify="right")
+    table.add_column("one", justify="right")
+    table.add_column("apart", justify="right")
+    table.add_column("told from its sibling by", ratio=1)
+    table.add_column("members", ratio=1)
+    for cluster in clusters:
+        apart = cluster.probability_apart
+        table.add_row(
+            str(cluster.label),
+            f"{cluster.n_rows:,}",
+            percent(cluster.probability),
+            "" if apart is None else percent(apart),
+            Text(", ".join(telling(cluster))),
+            Text(members(cluster.rows, cluster.n_rows)),
+        )
+    return table
+
+
+def telling(cluster: Cluster) -> list[str]:
+    """Features that tell the cluster apart, with the direction of the difference."""
+    return [
+        ("" if feature.mean_here >= feature.mean_there else "not ") + feature.name
+        for feature in cluster.features
+    ]
+
+
+def members(names: Sequence[str], n_rows: int) -> str:
+    """First few names and how many more there are."""
+    shown = ", ".join(names[:N_NAMES])
+    more = n_rows - min(len(names), N_NAMES)
+    return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def print_facts(console: Console, facts: Mapping[str, Any]) -> None:
+    """Print names and values in two columns."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column()
+    for name, value in facts.items():
+        table.add_row(name, Text(_value(value)))
+    console.print(table)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_value(item)}" for name, item in value.items())
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return ", ".join(_value(item) for item in value)
+    return str(value)
+
+
+def count(number: int, noun: str) -> str:
+    """``1 row``, ``1,200 rows``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def percent(probability: float) -> str:
+    """A probability with the digits that matter near 0 and 1."""
+    if 0.0 < probability < 0.001:
+        return "<0.1 %"
+    if 0.999 < probability < 1.0:
+        return ">99.9 %"
+    return f"{100 * probability:.1f} %"
+
+
+def power_of_ten(log10: float) -> str:
+    """``4,862`` or ``2e31``: a whole number from its decimal logarithm."""
+    if log10 < 6:
+        return f"{round(10**log10):,}"
+    exponent = int(log10)
+    return f"{10 ** (log10 - exponent):.1f}e{exponent}"
+
+
+def size(n_bytes: float) -> str:
+    """A number of bytes in the unit people would use."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} TB"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit people would use."""
+    if seconds < 1:
+        return "under a second"
+    if seconds < 120:
+        return f"about {seconds:.0f} s"
+    return f"about {seconds / 60:.0f} min" if seconds < 7200 else f"about {seconds / 3600:.0f} h"

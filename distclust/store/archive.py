@@ -1,0 +1,265 @@
+"""One-file archives of fitted models: JSON and arrays, never pickle.
+
+An archive is an uncompressed zip of ``model.json`` and one ``<name>.npy`` an array, so
+``numpy.load`` and any zip tool can look inside. The zip's comment ends with a BLAKE2
+digest of every byte before it: zip's own checksums leave headers and directory
+unprotected, and a file cut short must never be half believed.
+
+Files come from places the user named but are not trusted: sizes are checked against the
+file before memory is taken, and object arrays (pickles) are refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import io
+import json
+import math
+import os
+import secrets
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from distclust._version import __version__
+from distclust.errors import InputError, MissingFileError, ModelFormatError
+
+FORMAT_VERSION = 1
+
+_FORMAT = "distclust-model"
+_HEADER = "model.json"
+_MARK = b"distclust blake2b "
+_DIGEST_LENGTH = 64  # characters of the digest in hexadecimal
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the bytes depend on the content only
+
+
+@dataclass(frozen=True, eq=False)
+class Archive:
+    """What a model file held.
+
+    Attributes
+    ----------
+    kind
+        Which model it is, as passed to `write_archive`.
+    format_version
+        Version of the layout it was written in.
+    meta
+        The model's JSON part, with ``distclust_version`` and ``created`` (UTC) added.
+    arrays
+        The model's arrays by name; writable copies.
+    """
+
+    kind: str
+    format_version: int
+    meta: dict[str, Any]
+    arrays: dict[str, npt.NDArray[Any]]
+
+
+def write_archive(
+    path: str | os.PathLike[str],
+    kind: str,
+    meta: Mapping[str, Any],
+    arrays: Mapping[str, npt.NDArray[Any]],
+) -> None:
+    """Write a model so that `path` holds all of it or what it held before.
+
+    Parameters
+    ----------
+    path
+        File to create or replace; its folder exists.
+    kind
+        Which model it is; `read_archive` returns it.
+    meta
+        JSON values by name. Not-a-number and infinities are allowed, as Python's own
+        ``json`` writes them.
+    arrays
+        Arrays by name, of any type but object.
+
+    Raises
+    ------
+    InputError
+        If an array holds Python objects.
+    MissingFileError
+        If the folder does not exist.
+    """
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise InputError(
+                f"write_archive({name!r})",
+                "an array of numbers or strings",
+                "an array of Python objects",
+                "Convert it, for instance with .astype(str).",
+            )
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    header = {
+        "format": _FORMAT,
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "arrays": sorted(arrays),
+        "meta": {**meta, "distclust_version": __version__, "created": now},
+    }
+    text = json.dumps(header, indent=1).encode()  # fails before a file is touched
+    with _replacing(Path(path)) as file:
+        _write_zip(file, text, arrays)
+        _sign(file)
+
+
+def read_archive(path: str | os.PathLike[str]) -> Archive:
+    """Read a model written by `write_archive`, complete and unaltered.
+
+    Raises
+    ------
+    MissingFileError
+        If the file cannot be opened.
+    ModelFormatError
+        If it is truncated, altered, not a distclust model, or of a newer format.
+    """
+    where = os.fspath(path)
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise MissingFileError(
+            where,
+            "a model file written by distclust",
+            error.strerror or str(error),
+            "Check the path.",
+        ) from error
+    _check_signature(content, where)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return _read_zip(archive, where)
+    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, NotImplementedError) as e:
+        if isinstance(e, ModelFormatError):
+            raise
+        raise _unreadable(where, f"a file that cannot be read ({e})") from e
+
+
+def _write_zip(file: IO[bytes], header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.comment = _MARK + b"0" * _DIGEST_LENGTH
+        archive.writestr(zipfile.ZipInfo(_HEADER, _EPOCH), header)
+        for name, array in sorted(arrays.items()):
+            member = zipfile.ZipInfo(f"{name}.npy", _EPOCH)
+            with archive.open(member, "w", force_zip64=True) as target:
+                np.lib.format.write_array(target, np.asarray(array), allow_pickle=False)
+
+
+def _sign(file: IO[bytes]) -> None:
+    file.seek(0, os.SEEK_END)
+    signed = file.tell() - _DIGEST_LENGTH
+    file.seek(0)
+    digest = _new_digest()
+    left = signed
+    while left:
+        piece = file.read(min(left, 1 << 20))
+        digest.update(piece)
+        left -= len(piece)
+    file.seek(signed)
+    file.write(digest.hexdigest().encode())
+
+
+def _new_digest() -> Any:
+    return hashlib.blake2b(digest_size=_DIGEST_LENGTH // 2)
+
+
+def _check_signature(content: bytes, where: str) -> None:
+    signed = memoryview(content)[:-_DIGEST_LENGTH]
+    if not content.startswith(b"PK") or bytes(signed[-len(_MARK) :]) != _MARK:
+        raise _unreadable(where, "a truncated or foreign file")
+    digest = _new_digest()
+    digest.update(signed)
+    if digest.hexdigest().encode() != content[-_DIGEST_LENGTH:]:
+        raise _unreadable(where, "a file whose content was altered")
+
+
+def _unreadable(where: str, got: str) -> ModelFormatError:
+    return ModelFormatError(
+        where,
+        "a complete model file written by distclust",
+        got,
+        "Copy the file again or save the model again.",
+    )
+
+
+def _read_zip(archive: zipfile.ZipFile, where: str) -> Archive:
+    header = json.loads(archive.read(_HEADER))
+    if not isinstance(header, dict) or header.get("format") != _FORMAT:
+        raise _unreadable(where, "a zip file without a model")
+    version = header["format_version"]
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise ModelFormatError(
+            where,
+            f"format version {FORMAT_VERSION} or older",
+            f"version {version}, written by distclust {_writer(header)}",
+            "Upgrade distclust to read it.",
+        )
+    names = header["arrays"]
+    members = [member.filename for member in archive.infolist()]
+    if sorted(members) != sorted([_HEADER, *(f"{name}.npy" for name in names)]):
+        raise _unreadable(where, "a file with missing or unexpected parts")
+    arrays = {name: _read_array(archive, f"{name}.npy", where) for name in names}
+    return Archive(str(header["kind"]), version, dict(header["meta"]), arrays)
+
+
+def _writer(header: dict[str, Any]) -> str:
+    meta = header.get("meta")
+    return str(meta.get("distclust_version", "?")) if isinstance(meta, dict) else "?"
+
+
+def _read_array(archive: zipfile.ZipFile, name: str, where: str) -> npt.NDArray[Any]:
+    member = archive.getinfo(name)
+    if member.compress_type != zipfile.ZIP_STORED:
+        raise _unreadable(where, f"a compressed part ({name})")
+    content = io.BytesIO(archive.read(member))  # zip's own checksum is verified here
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[np.lib.format.read_magic(content)]
+    shape, fortran_order, dtype = read_header(content)
+    if dtype.hasobject:
+        raise _unreadable(where, f"pickled objects ({name})")
+    if math.prod(shape) * dtype.itemsize != member.file_size - content.tell():
+        raise _unreadable(where, f"an array of the wrong size ({name})")
+    order: Literal["C", "F"] = "F" if fortran_order else "C"
+    view: npt.NDArray[Any] = np.ndarray(shape, dtype, content.read(), order=order)
+    return view.copy(order="K")
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a temporary file that takes the place of `path` only when all went well."""
+    target = Path(os.path.realpath(path))  # a link keeps pointing at the file
+    if not target.parent.is_dir():
+        raise MissingFileError(
+            os.fspath(path), "a folder to write into", "none there", "Create the folder first."
+        )
+    # Made by open, not by tempfile, so that the file gets the user's usual permissions.
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
+    try:
+        with open(temporary, "xb+") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the rename itself durable, where the system can."""
+    if os.name == "nt":  # folders cannot be opened there
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

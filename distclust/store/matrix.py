@@ -1,0 +1,345 @@
+"""A matrix of rows and features, read in logical row blocks.
+
+Block ``i`` holds rows ``[i * B, (i + 1) * B)``. ``B`` follows from the number of features
+and the layout alone, never from the number of rows or from how the data are chunked, so
+that every reduction over blocks has the same shapes and the same order everywhere.
+
+A dense block is a C-contiguous array: booleans and integers keep their type, every other
+number is float64, a missing value is NaN and a category is the code of its level. A sparse
+block is a ``csr_array`` with sorted indices, no duplicates, no explicit zeros and only
+finite values. Blocks may be views of what the user passed in: nobody writes into them.
+"""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+Array: TypeAlias = npt.NDArray[Any]
+Block: TypeAlias = Array | scipy.sparse.csr_array
+ColumnKind: TypeAlias = Literal["number", "category"]
+NumberKind: TypeAlias = Literal["bool", "integer", "real"]
+
+_DENSE_BLOCK_VALUES = 2**21  # 16 MiB of float64
+_MANY_FEATURES = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Name and meaning of one feature.
+
+    Attributes
+    ----------
+    name
+        Shown to the user, and compared when new rows come to a fitted model.
+    kind
+        Numbers, or categories held as codes into `levels`.
+    levels
+        Names of the categories in the order of their codes; empty for numbers.
+    number
+        What kind of number the user's column held, before any conversion.
+    """
+
+    name: str
+    kind: ColumnKind = "number"
+    levels: tuple[str, ...] = ()
+    number: NumberKind = "real"
+
+
+def default_columns(n_features: int, number: NumberKind = "real") -> tuple[Column, ...]:
+    """Columns ``x0, x1, ...`` for data that came without names."""
+    return tuple(Column(f"x{i}", number=number) for i in range(n_features))
+
+
+def number_kind(dtype: np.dtype[Any]) -> NumberKind:
+    """Which of the three kinds of number a dtype holds."""
+    if dtype.kind == "b":
+        return "bool"
+    return "integer" if dtype.kind in "iu" else "real"
+
+
+def block_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Type of a block made from `dtype`: compact where exact, else float64."""
+    return dtype.newbyteorder("=") if dtype.kind in "biu" else np.dtype(np.float64)
+
+
+def block_rows_for(n_features: int, is_sparse: bool) -> int:
+    """Rows in a logical block: a power of two fixed by width and layout.
+
+    Dense blocks aim at 16 MiB of float64 within 256 to 65,536 rows. Sparse blocks have
+    16,384 rows, or 4,096 from 100,000 features on, where rows tend to be long.
+    """
+    if is_sparse:
+        return 16_384 if n_features < _MANY_FEATURES else 4_096
+    rows = _DENSE_BLOCK_VALUES // max(n_features, 1)
+    power = 1 << max(rows.bit_length() - 1, 0)
+    return min(max(power, 256), 65_536)
+
+
+class Matrix(ABC):
+    """Rows and features behind one face, whatever holds them.
+
+    Attributes
+    ----------
+    shape
+        Numbers of rows and features.
+    dtype
+        Type of the values in every block.
+    is_sparse
+        Whether blocks are ``csr_array`` rather than dense arrays.
+    block_rows
+        Rows in every block but the last.
+    """
+
+    is_sparse: bool
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        columns: tuple[Column, ...] | None = None,
+        row_ids: Array | None = None,
+    ) -> None:
+        self.shape = shape
+        self.dtype = block_dtype(dtype)
+        self.block_rows = block_rows_for(shape[1], self.is_sparse)
+        self._columns = columns
+        self._row_ids = row_ids
+        assert columns is None or len(columns) == shape[1]
+        assert row_ids is None or len(row_ids) == shape[0]
+
+    @functools.cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """Name and meaning of every feature."""
+        if self._columns is not None:
+            return self._columns
+        return default_columns(self.shape[1], number_kind(self.dtype))
+
+    @functools.cached_property
+    def row_ids(self) -> Array:
+        """Identifier of every row, shape (n_rows,); 0, 1, 2, ... when none were given."""
+        return np.arange(self.shape[0]) if self._row_ids is None else self._row_ids
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks hold all rows."""
+        return -(-self.shape[0] // self.block_rows)
+
+    def block_bounds(self, index: int) -> tuple[int, int]:
+        """First row of block `index` and the row after its last."""
+        start = index * self.block_rows
+        if not 0 <= start < self.shape[0]:
+            raise IndexError(f"block {index} of a matrix with {self.n_blocks} blocks")
+        return start, min(start + self.block_rows, self.shape[0])
+
+    @abstractmethod
+    def block(self, index: int) -> Block:
+        """Rows of block `index`, shape (rows, n_features); not to be written into."""
+
+    @abstractmethod
+    def read_all(self) -> Block:
+        """All rows in memory as one block; the caller has checked that they fit."""
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks in order, one in memory at a time."""
+        return (self.block(index) for index in range(self.n_blocks))
+
+    def __repr__(self) -> str:
+        layout = "sparse" if self.is_sparse else "dense"
+        return (
+            f"{type(self).__name__}({self.shape[0]} x {self.shape[1]}, "
+            f"{layout} {self.dtype}, {self.n_blocks} blocks)"
+        )
+
+
+class ArrayMatrix(Matrix):
+    """A dense array in memory, shape (n_rows, n_features)."""
+
+    is_sparse = False
+
+    def __init__(
+        self,
+        values: Array,
+        columns: tuple[Column, ...] | None = None,
+        row_ids: Array | None = None,
+    ) -> None:
+        n_rows, n_features = values.shape
+        super().__init__((n_rows, n_features), values.dtype, columns, row_ids)
+        self._values = values
+
+    def block(self, index: int) -> Array:
+        """Rows of block `index`; a view where type and order allow."""
+        start, stop = self.block_bounds(index)
+        return np.ascontiguousarray(self._values[start:stop], dtype=self.dtype)
+
+    def read_all(self) -> Array:
+        """All rows; a view where type and order allow."""
+        return np.ascontiguousarray(self._values, dtype=self.dtype)
+
+
+class SparseMatrix(Matrix):
+    """A CSR matrix in memory, made canonical once when it comes in."""
+
+    is_sparse = True
+
+    def __init__(
+        self,
+        values: Any,
+        columns: tuple[Column, ...] | None = None,
+        row_ids: Array | None = None,
+    ) -> None:
+        self._values = canonical_csr(values)
+        n_rows, n_features = self._values.shape
+        super().__init__((n_rows, n_features), self._values.dtype, columns, row_ids)
+
+    def block(self, index: int) -> scipy.sparse.csr_array:
+        """Rows of block `index`; its values and indices are views."""
+        return slice_csr(self._values, *self.block_bounds(index))
+
+    def read_all(self) -> scipy.sparse.csr_array:
+        """All rows, without a copy."""
+        return self._values
+
+
+def slice_csr(matrix: Any, start: int, stop: int) -> scipy.sparse.csr_array:
+    """Rows ``[start, stop)`` of a canonical CSR matrix, values and indices as views."""
+    first, last = matrix.indptr[start], matrix.indptr[stop]
+    pointers = matrix.indptr[start : stop + 1] - first
+    parts = (matrix.data[first:last], matrix.indices[first:last], pointers)
+    return _mark_canonical(scipy.sparse.csr_array(parts, shape=(stop - start, matrix.shape[1])))
+
+
+def canonical_csr(matrix: Any) -> scipy.sparse.csr_array:
+    """Return any scipy sparse matrix as a canonical ``csr_array`` of a block's type.
+
+    Sorted indices, no duplicates, no explicit zeros; the input is never changed, and
+    copied only where something has to be.
+    """
+    csr = scipy.sparse.csr_array(matrix)
+    if csr.dtype != block_dtype(csr.dtype):
+        csr = csr.astype(block_dtype(csr.dtype))
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    if np.count_nonzero(csr.data) != csr.nnz:
+        csr = csr.copy()
+        csr.eliminate_zeros()
+    return _mark_canonical(csr)
+
+
+def _mark_canonical(csr: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+    # Known already; otherwise scipy scans the indices when it is asked.
+    csr.has_sorted_indices = True
+    csr.has_canonical_format = True
+    return csr
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """Facts about every column, found in one pass; profiles of parts add up.
+
+    Attributes
+    ----------
+    n_rows
+        Rows seen.
+    n_missing, n_nonzero
+        Counts of NaN and of other values that are not zero, shape (n_features,).
+    minimum, maximum
+        Over the values that are not missing, shape (n_features,); plus and minus
+        infinity where there are none.
+    all_integer
+        Whether every value that is not missing is a whole number, shape (n_features,).
+    any_infinite
+        Whether any value is infinite, shape (n_features,).
+    """
+
+    n_rows: int
+    n_missing: npt.NDArray[np.int64]
+    n_nonzero: npt.NDArray[np.int64]
+    minimum: npt.NDArray[np.float64]
+    maximum: npt.NDArray[np.float64]
+    all_integer: npt.NDArray[np.bool_]
+    any_infinite: npt.NDArray[np.bool_]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns described."""
+        return len(self.n_missing)
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether any value at all is missing."""
+        return bool(self.n_missing.any())
+
+    def combine(self, other: Profile) -> Profile:
+        """Profile of the rows of both."""
+        return Profile(
+            self.n_rows + other.n_rows,
+            self.n_missing + other.n_missing,
+            self.n_nonzero + other.n_nonzero,
+            np.minimum(self.minimum, other.minimum),
+            np.maximum(self.maximum, other.maximum),
+            self.all_integer & other.all_integer,
+            self.any_infinite | other.any_infinite,
+        )
+
+    __add__ = combine
+
+    def take(self, columns: Array) -> Profile:
+        """Profile of some of the columns, by index or by mask."""
+        return Profile(
+            self.n_rows,
+            self.n_missing[columns],
+            self.n_nonzero[columns],
+            self.minimum[columns],
+            self.maximum[columns],
+            self.all_integer[columns],
+            self.any_infinite[columns],
+        )
+
+
+def profile_block(block: Block) -> Profile:
+    """Profile of one block, sparse without densifying."""
+    if scipy.sparse.issparse(block):
+        return _profile_csr(block)
+    assert isinstance(block, np.ndarray)
+    if block.dtype.kind in "biu":
+        return _profile_integers(block)
+    # Compiled functions are imported late: reading a model or printing help needs none.
+    from distclust.store import _numerics
+
+    return Profile(len(block), *_numerics.profile_dense(block))
+
+
+def _profile_csr(block: Any) -> Profile:
+    from distclust.store import _numerics
+
+    data = block.data.astype(np.float64, copy=False)
+    facts = _numerics.profile_csr(data, block.indices, *block.shape)
+    return Profile(block.shape[0], *facts)
+
+
+def _profile_integers(block: Array) -> Profile:
+    n_features = block.shape[1]
+    if len(block) == 0:
+        minimum, maximum = np.full(n_features, np.inf), np.full(n_features, -np.inf)
+    else:
+        minimum, maximum = (
+            bound.astype(np.float64) for bound in (block.min(axis=0), block.max(axis=0))
+        )
+    return Profile(
+        len(block),
+        np.zeros(n_features, np.int64),
+        np.count_nonzero(block, axis=0).astype(np.int64),
+        minimum,
+        maximum,
+        np.ones(n_features, np.bool_),
+        np.zeros(n_features, np.bool_),
+    )

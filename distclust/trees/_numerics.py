@@ -1,0 +1,332 @@
+"""Compiled loops of the greedy tree search (:mod:`distclust.trees.search`).
+
+A *slot* holds one active subtree; a merge reuses the slot of its older half. The record of a
+subtree T is described by :data:`SLOT`. A `rule` holds what the model needs, see
+:class:`Rule`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from distclust.compiled import compiled
+from distclust.trees.structure import ABSORB_LEFT as ABSORB_OLDER
+from distclust.trees.structure import ABSORB_RIGHT as ABSORB_YOUNGER
+from distclust.trees.structure import COLLAPSE, JOIN
+
+SLOT = np.dtype(
+    [
+        ("best", "f8"),  # key of the best pair that contains T, or an upper bound of it
+        ("value", "f8"),  # log Z_T for Dirichlet process mixing, else log p(leaves(T) | T)
+        ("parts", "f8"),  # sum of the children's values
+        ("log_d", "f8"),  # log d_T, the normaliser of the Dirichlet process mixing
+        ("parts_d", "f8"),  # sum of the children's log d
+        ("best_log_f", "f8"),  # log marginal of the union with the best partner
+        ("id", "i8"),  # node id: leaves first, then nodes in order of creation
+        ("n_rows", "i8"),
+        ("arity", "i8"),  # number of children, 0 for a leaf
+        ("partner", "i8"),  # slot of the best partner
+        ("operation", "i8"),  # what to do with the best partner
+        ("settled", "i8"),  # 1: best and partner are exact; 0: best is an upper bound
+    ]
+)
+
+
+class Rule(NamedTuple):
+    """The model as plain values: which mixing, which ranking, which operations."""
+
+    is_dp: int
+    by_odds: int
+    many_children: int  # absorb and collapse are allowed
+    log_concentration: float
+    log_gamma: npt.NDArray[np.float64]  # log Γ(0), log Γ(1), ... as far as it is worth it
+    log_pi: npt.NDArray[np.float64]  # log π for c children
+    log_not_pi: npt.NDArray[np.float64]  # log(1 − π) for c children
+
+
+@compiled
+def log_add(a, b):
+    """log(exp(a) + exp(b)), symmetric to the last bit."""
+    high = max(a, b)
+    if high == -math.inf:
+        return high
+    return high + math.log1p(math.exp(min(a, b) - high))
+
+
+@compiled
+def log_block_prior(n, rule):
+    """log(α Γ(n)): the prior weight of one block of n rows."""
+    if n < rule.log_gamma.shape[0]:
+        return rule.log_concentration + rule.log_gamma[n]
+    return rule.log_concentration + math.lgamma(float(n))
+
+
+@compiled
+def add_leaf_priors(slots, rule):
+    """Leaves of a Dirichlet process: log d = log αΓ(n) and log Z = log d + log f."""
+    for s in range(slots.shape[0]):
+        log_d = log_block_prior(slots[s]["n_rows"], rule)
+        slots[s]["log_d"] = log_d
+        slots[s]["value"] += log_d
+
+
+@compiled
+def children_after(older, younger, operation):
+    """Number of children, sum of their values and of their log d after an operation."""
+    if operation == JOIN:
+        return (
+            np.int64(2),
+            older["value"] + younger["value"],
+            older["log_d"] + younger["log_d"],
+        )
+    if operation == ABSORB_OLDER:
+        return (
+            older["arity"] + 1,
+            older["parts"] + younger["value"],
+            older["parts_d"] + younger["log_d"],
+        )
+    if operation == ABSORB_YOUNGER:
+        return (
+            younger["arity"] + 1,
+            older["value"] + younger["parts"],
+            older["log_d"] + younger["parts_d"],
+        )
+    return (
+        older["arity"] + younger["arity"],
+        older["parts"] + younger["parts"],
+        older["parts_d"] + younger["parts_d"],
+    )
+
+
+@compiled
+def is_allowed(older, younger, operation):
+    """Only a node that has children can absorb or be dissolved (spec 5.2)."""
+    if operation == ABSORB_OLDER:
+        return older["arity"] > 0
+    if operation == ABSORB_YOUNGER:
+        return younger["arity"] > 0
+    return operation == JOIN or (older["arity"] > 0 and younger["arity"] > 0)
+
+
+@compiled
+def operation_key(older, younger, operation, log_f, log_prior, rule):
+    """Log odds of the merge, or the log likelihood ratio of BRT eq. 1.23."""
+    count, product, product_d = children_after(older, younger, operation)
+    if rule.is_dp == 1:
+        single, rest = log_prior + log_f, product
+    else:
+        single, rest = rule.log_pi[count] + log_f, rule.log_not_pi[count] + product
+    if rule.by_odds == 1:
+        return single - rest
+    ratio = log_add(single, rest) - (older["value"] + younger["value"])
+    if rule.is_dp == 1:
+        ratio += (older["log_d"] + younger["log_d"]) - log_add(log_prior, product_d)
+    return ratio
+
+
+@compiled
+def pair_key(slots, i, j, log_f, rule):
+    """Best operation on two subtrees whose union has log marginal `log_f`.
+
+    Returns (key, operation). Ties between operations go to the first of join, absorb into
+    the older node, absorb into the younger one, collapse.
+    """
+    if slots[i]["id"] > slots[j]["id"]:
+        i, j = j, i
+    older, younger = slots[i], slots[j]
+    log_prior = 0.0
+    if rule.is_dp == 1:
+        log_prior = log_block_prior(older["n_rows"] + younger["n_rows"], rule)
+    best = operation_key(older, younger, JOIN, log_f, log_prior, rule)
+    best_operation = JOIN
+    if rule.many_children == 1:
+        for operation in range(ABSORB_OLDER, COLLAPSE + 1):
+            if is_allowed(older, younger, operation):
+                key = operation_key(older, younger, operation, log_f, log_prior, rule)
+                if key > best:
+                    best, best_operation = key, operation
+    return best, best_operation
+
+
+@compiled
+def merge_slots(slots, i, j, log_f, operation, new_id, rule):
+    """Write the merged subtree into slot i, the older half."""
+    older, younger = slots[i], slots[j]
+    count, product, product_d = children_after(older, younger, operation)
+    older["id"] = new_id
+    older["n_rows"] += younger["n_rows"]
+    older["arity"], older["parts"], older["parts_d"] = count, product, product_d
+    if rule.is_dp == 1:
+        log_prior = log_block_prior(older["n_rows"], rule)
+        older["value"] = log_add(log_prior + log_f, product)
+        older["log_d"] = log_add(log_prior, product_d)
+    else:
+        older["value"] = log_add(rule.log_pi[count] + log_f, rule.log_not_pi[count] + product)
+
+
+@compiled
+def row_keys(slots, k, others, log_f, rule, keys):
+    """Fill `keys` with the key of slot k against each of `others`; return the largest."""
+    highest = -math.inf
+    if rule.is_dp == 1 and rule.by_odds == 1 and rule.many_children == 0:
+        # BHC, the common case: o = log αΓ(n) + log f − log Z_i − log Z_j and nothing else.
+        n_rows, value = slots[k]["n_rows"], slots[k]["value"]
+        for position in range(others.shape[0]):
+            other = slots[others[position]]
+            log_prior = log_block_prior(n_rows + other["n_rows"], rule)
+            key = log_prior + log_f[position] - (value + other["value"])
+            keys[position] = key
+            highest = max(highest, key)
+        return highest
+    for position in range(others.shape[0]):
+        key, _ = pair_key(slots, k, others[position], log_f[position], rule)
+        keys[position] = key
+        highest = max(highest, key)
+    return highest
+
+
+@compiled
+def near_row_maximum(keys, lowest, chosen):
+    """Positions whose key is at least `lowest`; returns how many."""
+    count = 0
+    for position in range(keys.shape[0]):
+        if keys[position] >= lowest:
+            chosen[count] = position
+            count += 1
+    return count
+
+
+@compiled
+def near_any_maximum(slots, others, keys, highest, slack, chosen):
+    """Positions that may be the maximum of the new row or of their own row."""
+    count = 0
+    for position in range(keys.shape[0]):
+        key = keys[position]
+        if key + 2.0 * slack >= highest or key + slack >= slots[others[position]]["best"]:
+            chosen[count] = position
+            count += 1
+    return count
+
+
+@compiled
+def unsettle(slots, others, i, j):
+    """Rows whose best partner was merged keep their maximum as an upper bound only."""
+    for s in others:
+        if slots[s]["partner"] == i or slots[s]["partner"] == j:
+            slots[s]["settled"] = 0
+
+
+@compiled
+def settle(slots, k, candidates, log_f, offer, rule):
+    """Decide row maxima from exactly evaluated candidates.
+
+    Slot k gets the largest key, the smallest node id on ties. With `offer` every candidate's
+    own row is offered the new partner k too: k has the largest id, so on a tie a row keeps
+    the partner it has, and a row that holds only an upper bound stays unsettled, because
+    another old partner may tie.
+    """
+    row = slots[k]
+    row["best"] = -math.inf
+    partner_id = np.int64(-1)
+    for position in range(candidates.shape[0]):
+        s = candidates[position]
+        other = slots[s]
+        key, operation = pair_key(slots, k, s, log_f[position], rule)
+        if key > row["best"] or (key == row["best"] and other["id"] < partner_id):
+            row["best"], row["best_log_f"] = key, log_f[position]
+            row["partner"], row["operation"] = s, operation
+            partner_id = other["id"]
+        if offer and key > other["best"]:
+            other["best"], other["best_log_f"] = key, log_f[position]
+            other["partner"], other["operation"], other["settled"] = k, operation, 1
+    row["settled"] = 1
+
+
+@compiled
+def select(slots, active):
+    """Slot of the row with the largest maximum; an unsettled one comes first among equals.
+
+    Among settled rows ties go to the pair with the smallest (older id, younger id).
+    """
+    highest = -math.inf
+    for s in active:
+        highest = max(highest, slots[s]["best"])
+    chosen, low, high = np.int64(-1), np.int64(0), np.int64(0)
+    for s in active:
+        if slots[s]["best"] != highest:
+            continue
+        if slots[s]["settled"] == 0:
+            return s
+        a, b = slots[s]["id"], slots[slots[s]["partner"]]["id"]
+        if a > b:
+            a, b = b, a
+        if chosen < 0 or a < low or (a == low and b < high):
+            chosen, low, high = s, a, b
+    return chosen
+
+
+@compiled
+def drop_slot(active, slot):
+    """Remove `slot` from `active` by moving the last entry into its place."""
+    last = active.shape[0] - 1
+    for position in range(last):
+        if active[position] == slot:
+            active[position] = active[last]
+            return
+
+
+@compiled
+def others_of(active, slot, out):
+    """Copy `active` without `slot` into `out`; returns how many."""
+    count = 0
+    for s in active:
+        if s != slot:
+            out[count] = s
+            count += 1
+    return count
+
+
+@compiled
+def cached_keys(slots, matrix, k, others, keys):
+    """Read a row of the key matrix: a pair's key lies in the row of its younger node."""
+    highest = -math.inf
+    own_id = slots[k]["id"]
+    for position in range(others.shape[0]):
+        s = others[position]
+        key = np.float64(matrix[s, k] if slots[s]["id"] > own_id else matrix[k, s])
+        keys[position] = key
+        highest = max(highest, key)
+    return highest
+
+
+@compiled
+def store_keys(matrix, k, others, keys):
+    """Remember the keys of a new node."""
+    for position in range(others.shape[0]):
+        matrix[k, others[position]] = np.float32(keys[position])
+
+
+@compiled
+def equal_to_neighbour(stats, slots, same):
+    """For each slot: the position of an earlier slot with the same statistics, or its own.
+
+    Only the first slot and the one just before are compared: enough to make a block of
+    duplicates cheap, and linear.
+    """
+    n_statistics = stats.shape[1]
+    for position in range(slots.shape[0]):
+        same[position] = position
+        for earlier in (0, same[position - 1] if position > 0 else 0):
+            a, b = slots[position], slots[earlier]
+            equal = True
+            for d in range(n_statistics):
+                if stats[a, d] != stats[b, d]:
+                    equal = False
+                    break
+            if equal:
+                same[position] = same[earlier]
+                break
