@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 import click
 
@@ -130,6 +130,7 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 @click.option("--concentration", type=float, help="Above zero; larger means more clusters.")
 @click.option("--variant", help="rose: brt, brt-gamma, brt-dp or bhc-gamma.")
 @click.option("--gamma", type=float, help="rose: prior probability of one cluster.")
+@click.option("--threshold", type=float, help="Probability that makes a cluster.  [default: 0.5]")
 @click.option("--optimize", is_flag=True, default=None, help="Learn the hyperparameters.")
 @reading_options
 @running_options
@@ -148,7 +149,7 @@ def fit(method: str, input: Path, out: Path, scheduler: str | None, **options: A
     """
     from distclust import commands
 
-    names = ("family", "concentration", "variant", "gamma", "optimize")
+    names = ("family", "concentration", "variant", "gamma", "threshold", "optimize")
     fitting = commands.Fitting(method, {name: options.pop(name) for name in names})
     commands.fit(input, out, fitting, _reading(options), scheduler, _common(options))
 
@@ -188,9 +189,7 @@ def predict(
 @click.option(
     "--threshold",
     type=click.FloatRange(0, 1),
-    default=0.5,
-    show_default=True,
-    help="Probability from which on rows are called one cluster.",
+    help="Cut where rows are one cluster with this probability.  [default: the model's own]",
 )
 @click.option(
     "--features",
@@ -248,6 +247,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except DistclustError as error:
         click.echo(str(error), err=True)
         return error.exit_code
+    except OSError as error:  # disk full, a lost connection
+        logging.getLogger(__name__).debug("failed", exc_info=True)
+        click.echo(f"{error.filename or 'distclust'}: {error.strerror or error}", err=True)
+        return 1
     return code if isinstance(code, int) else 0
 
 
@@ -274,7 +277,14 @@ def _interrupt(signal_number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     click.echo(f"Warning: {message}", err=True)
 
 

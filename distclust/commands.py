@@ -8,8 +8,9 @@ refused before work starts, and files appear whole or not at all.
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,13 +71,12 @@ def fit(
 
     check_output(out, source)
     table = _read(source, reading)
+    model = make_model(fitting, common.seed)
     if common.plan:
         from distclust.report.plan import plan_fit
 
-        n_rows, n_features = table.shape
-        _say_plan(plan_fit(fitting.method, n_rows, n_features, _n_searches(fitting)), common)
+        _say_plan(plan_fit(model, table), common)
         return
-    model = make_model(fitting, common.seed)
     with _followed(common), _connected(scheduler):
         model.fit(table)
     model.save(out)
@@ -112,7 +112,7 @@ def predict(
     with _followed(common), _connected(scheduler):
         frame = _predictions(model, table, probabilities)
     if out is not None:
-        from distclust.store.tables import write_csv
+        from distclust.store.files import write_csv
 
         write_csv(out, frame)
     if common.as_json:
@@ -133,7 +133,7 @@ class Showing:
     page: Path | None = None
     labels: Path | None = None
     newick: bool = False
-    threshold: float = 0.5
+    threshold: float | None = None  # the model's own cut
     n_features: int = 4
 
 
@@ -177,9 +177,9 @@ def doctor(scheduler: str | None, common: Common) -> int:
     if common.as_json:
         _print_json({"command": "doctor", **facts})
     else:
-        from distclust.report.terminal import print_facts
+        from distclust.report.terminal import print_doctor
 
-        print_facts(_console(), facts)
+        print_doctor(_console(), facts)
     return 1 if facts.get("problems") else 0
 
 
@@ -215,6 +215,9 @@ def check_output(path: Path, *inputs: Path, is_model: bool = True) -> None:
     if not path.resolve().parent.is_dir():
         got = f"no folder {str(path.parent)!r}"
         raise MissingFileError(str(path), "a place to write to", got, "Create the folder first.")
+    if not os.access(path.resolve().parent, os.W_OK):
+        got = f"no permission in {str(path.parent)!r}"
+        raise MissingFileError(str(path), "a place to write to", got, hint)
     if path.is_dir():
         raise InputError(str(path), "a file to write to", "a folder", hint)
     if path.resolve() in {other.resolve() for other in inputs}:
@@ -239,9 +242,7 @@ def _load(path: Path) -> Model:
 def _read(source: Path, reading: Reading) -> Table:
     from distclust.store.tables import read_table
 
-    return read_table(
-        source, ids=reading.ids, drop=reading.drop, categories=reading.categories
-    )
+    return read_table(source, ids=reading.ids, drop=reading.drop, categories=reading.categories)
 
 
 def _predictions(model: Model, table: Table, probabilities: bool) -> pd.DataFrame:
@@ -263,11 +264,12 @@ def _predictions(model: Model, table: Table, probabilities: bool) -> pd.DataFram
 
 def _write_views(model: Model, showing: Showing) -> None:
     from distclust.report import pictures
-    from distclust.store.tables import write_csv, write_text
+    from distclust.store.files import write_csv, write_text
 
     tree, threshold = model.tree_, showing.threshold
+    level = model.threshold if threshold is None else threshold  # for pictures
     if showing.picture is not None:
-        pictures.write_picture(showing.picture, tree, threshold=threshold)
+        pictures.write_picture(showing.picture, tree, threshold=level)
     if showing.page is not None:
         from distclust.report.page import render
         from distclust.report.summary import summarise
@@ -275,18 +277,17 @@ def _write_views(model: Model, showing: Showing) -> None:
         summary = summarise(model, threshold=threshold, n_features=showing.n_features)
         title = f"{summary.n_clusters:,} clusters of {summary.n_rows:,} rows"
         lead = "A Bayesian hierarchy, its natural cut and how sure it is."
-        page = render(summary, tree, title=title, lead=lead, threshold=threshold)
+        page = render(summary, tree, title=title, lead=lead, threshold=level)
         write_text(showing.page, page)
     if showing.labels is not None:
         import pandas as pd
 
-        frame = pd.DataFrame({"row": tree.row_ids, "cluster": tree.cut(threshold)})
+        labels = model.labels_ if threshold is None else tree.cut(threshold)
+        frame = pd.DataFrame({"row": tree.row_ids, "cluster": labels})
         write_csv(showing.labels, frame)
 
 
-def _say_model(
-    model: Model, showing: Showing, written: Mapping[str, Path], common: Common
-) -> None:
+def _say_model(model: Model, showing: Showing, written: Mapping[str, Path], common: Common) -> None:
     from distclust.report.summary import summarise
     from distclust.report.terminal import print_summary
 
@@ -306,10 +307,6 @@ def _say_model(
     print_summary(console, summary)
     for name, path in written.items():
         console.print(f"{name.capitalize()} written to {path}", highlight=False)
-
-
-def _n_searches(fitting: Fitting) -> int:
-    return 5 if fitting.parameters.get("optimize") else 1
 
 
 @contextmanager

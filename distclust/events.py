@@ -84,9 +84,7 @@ def has_listeners() -> bool:
     return bool(_listeners) or _redirected.get() is not None
 
 
-def emit(
-    stage: str, done: int, total: int | None = None, job: str = "", **metrics: Metric
-) -> None:
+def emit(stage: str, done: int, total: int | None = None, job: str = "", **metrics: Metric) -> None:
     """Tell all listeners how far `stage` has come; costs next to nothing without any."""
     if has_listeners():
         deliver(Event(job, stage, done, total, metrics, time.time()))

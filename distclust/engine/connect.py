@@ -72,9 +72,7 @@ class Session:
         if not self.is_open:
             return f"Session({self.where!r}, closed)"
         threads = self.client.nthreads()
-        return (
-            f"Session({self.where!r}, {len(threads)} workers, {sum(threads.values())} threads)"
-        )
+        return f"Session({self.where!r}, {len(threads)} workers, {sum(threads.values())} threads)"
 
 
 def connect(
@@ -116,7 +114,6 @@ def connect(
     A script that starts a local cluster needs ``if __name__ == "__main__":`` around its
     work, as for any Python processes.
     """
-    name = "connect(where)"
     for value, label in ((workers, "workers"), (threads, "threads")):
         if value is not None:
             check_integer(value, f"connect({label})", at_least=1)
@@ -125,10 +122,10 @@ def connect(
         return Session(where, threads=threads)
     if where == "local":
         return _start_local(workers, threads, memory_limit)
-    if isinstance(where, str) and "://" in where:
+    if "://" in str(where):
         return _join(where, timeout)
     raise InputError(
-        name,
+        "connect(where)",
         "'threads', 'local' or an address",
         repr(where),
         "Write an address as 'tcp://host:8786'.",
@@ -178,23 +175,25 @@ def local_threads() -> int:
     return allowed_cores()
 
 
+def _inside_dask_task() -> bool:
+    worker = sys.modules.get("distributed.worker")
+    return worker is not None and hasattr(worker.thread_state, "execution_state")
+
+
 def version_mismatches(client: Any) -> list[str]:
     """Return a phrase for every version that differs between here and the cluster."""
     extra = ["distclust", "scipy", "numba"]
     found = client.get_versions(packages=extra)
     here = _relevant(found["client"])
-    others = {"scheduler": found["scheduler"]}
-    others |= {f"worker {address}": facts for address, facts in found["workers"].items()}
-    phrases = []
-    for place, facts in others.items():
-        there = _relevant(facts)
-        for package in _COMPARED:
-            if here.get(package) != there.get(package):
-                phrases.append(
-                    f"{package} {there.get(package) or 'missing'} on {place} "
-                    f"but {here.get(package)} here"
-                )
-    return phrases
+    others = {"scheduler": _relevant(found["scheduler"])}
+    for address, facts in found["workers"].items():
+        others[f"worker {address}"] = _relevant(facts)
+    return [
+        f"{package} {there.get(package) or 'missing'} on {place} but {here.get(package)} here"
+        for place, there in others.items()
+        for package in _COMPARED
+        if here.get(package) != there.get(package)
+    ]
 
 
 def _relevant(facts: dict[str, Any]) -> dict[str, str | None]:
@@ -225,6 +224,7 @@ def _start_local(
 
 def _join(address: str, timeout: float) -> Session:
     from distributed import Client
+    from distributed.versions import VersionMismatchWarning
 
     unreachable = ClusterError(
         f"connect({address!r})",
@@ -233,8 +233,7 @@ def _join(address: str, timeout: float) -> Session:
         "Check the address and that `dask scheduler` runs there.",
     )
     with warnings.catch_warnings():  # our own comparison follows, in one sentence
-        warnings.filterwarnings("ignore", message="Mismatched versions found")
-        warnings.filterwarnings("ignore", message="\n\\+|Mismatched", category=UserWarning)
+        warnings.simplefilter("ignore", VersionMismatchWarning)
         try:
             client = Client(address, timeout=timeout)
         except OSError as error:

@@ -9,16 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from distclust.engine.tables import has_default_names, read_table, wrong_width
+from distclust.engine.frames import has_default_names, read_table, wrong_width
 from distclust.errors import InputError
 from distclust.store import ArrayMatrix, Column, Matrix, SparseMatrix
 
 Array = npt.NDArray[Any]
 
 
-def as_matrix(
-    X: Any, *, columns: tuple[Column, ...] | None = None, where: str = "X"
-) -> Matrix:
+def as_matrix(X: Any, *, columns: tuple[Column, ...] | None = None, where: str = "X") -> Matrix:
     """Return `X` as a `Matrix`, without a copy where its type and layout allow.
 
     Parameters
@@ -53,21 +51,19 @@ def as_matrix(
 
 
 def _from_memory(X: Any, columns: tuple[Column, ...] | None, where: str) -> Matrix:
-    values = _to_scipy(X, where) if _is_from("sparse", X) else X
-    if scipy.sparse.issparse(values):
+    values: Any = _to_scipy(X, where) if _is_from("sparse", X) else X
+    if is_scipy_sparse(values):
         check_shape(values.shape, where)
         check_dtype(values.dtype, where)
         matrix: Matrix = SparseMatrix(values, _fitting(columns, values.shape[1]))
-        _check_finite_csr(matrix.read_all(), where)
+        check_finite_csr(matrix.read_all(), where)
         return matrix
     array = _to_array(values, where)
-    _check_no_infinity(array, where)
+    check_no_infinity(array, where)
     return ArrayMatrix(array, _fitting(columns, array.shape[1]))
 
 
-def _fitting(
-    columns: tuple[Column, ...] | None, n_features: int
-) -> tuple[Column, ...] | None:
+def _fitting(columns: tuple[Column, ...] | None, n_features: int) -> tuple[Column, ...] | None:
     """Columns that an array without names may take over from the model."""
     if columns is None or len(columns) != n_features:
         return None
@@ -88,15 +84,18 @@ def _check_columns(matrix: Matrix, columns: tuple[Column, ...], where: str) -> N
                 "Pass a table with the same columns as in fit.",
             )
         if named and have.name != want.name:
-            raise InputError(
-                where, f"a column named {want.name!r}", repr(have.name), "Rename it."
-            )
+            raise InputError(where, f"a column named {want.name!r}", repr(have.name), "Rename it.")
 
 
 def _is_from(package: str, X: Any) -> bool:
     """Whether the type of `X` comes from `package`, without importing it."""
     bases = type(X).__mro__  # a subclass of a table is a table
     return package in sys.modules and any(b.__module__.split(".")[0] == package for b in bases)
+
+
+def is_scipy_sparse(X: Any) -> bool:
+    """Whether `X` is a scipy sparse matrix or array, of any format."""
+    return bool(scipy.sparse.issparse(X))  # its own type would hide shape and dtype
 
 
 def _from_pandas(X: Any, columns: tuple[Column, ...] | None, where: str) -> Matrix:
@@ -106,9 +105,10 @@ def _from_pandas(X: Any, columns: tuple[Column, ...] | None, where: str) -> Matr
         raise _not_two_dimensional(np.shape(X), where)
     check_shape(X.shape, where)
     if all(isinstance(dtype, pd.SparseDtype) for dtype in X.dtypes):
-        return _from_memory(X.sparse.to_coo(), columns, where)
+        table: Any = X  # the accessor is made at run time
+        return _from_memory(table.sparse.to_coo(), columns, where)
     values, columns, row_ids = read_table(X, columns, where)
-    _check_no_infinity(values, where)
+    check_no_infinity(values, where)
     return ArrayMatrix(values, columns, row_ids)
 
 
@@ -135,7 +135,7 @@ def _from_dask(X: Any, columns: tuple[Column, ...] | None, where: str) -> Matrix
 def _to_array(X: Any, where: str) -> Array:
     """Return a two-dimensional array of numbers."""
     if isinstance(X, np.ma.MaskedArray):
-        X = X.astype(np.float64).filled(np.nan)
+        X = np.ma.filled(X.astype(np.float64), np.nan)
     try:
         array = np.asarray(X)
     except ValueError as error:  # rows of different lengths
@@ -208,7 +208,8 @@ def check_dtype(dtype: np.dtype[Any], where: str) -> None:
     raise InputError(where, "real numbers", got, "Convert the values to real numbers.")
 
 
-def _check_no_infinity(array: Array, where: str) -> None:
+def check_no_infinity(array: Array, where: str, first_row: int = 0) -> None:
+    """Refuse infinities in dense values; NaN is a missing value."""
     if array.dtype.kind != "f":
         return
     with np.errstate(over="ignore", invalid="ignore"):
@@ -216,23 +217,23 @@ def _check_no_infinity(array: Array, where: str) -> None:
     if finite or not np.isinf(array).any():
         return
     row, column = np.argwhere(np.isinf(array))[0]
-    raise infinite_value(where, f"inf in row {row}, column {column}")
+    raise _not_finite(where, "inf", row + first_row, column)
 
 
-def _check_finite_csr(csr: Any, where: str) -> None:
+def check_finite_csr(csr: Any, where: str, first_row: int = 0) -> None:
+    """Refuse infinities and NaN in sparse values, which have no missing ones."""
     if csr.dtype.kind != "f" or np.isfinite(csr.data).all():
         return
     position = int(np.argmin(np.isfinite(csr.data)))
     row = int(np.searchsorted(csr.indptr, position, side="right")) - 1
     value = "NaN" if np.isnan(csr.data[position]) else "inf"
-    raise infinite_value(where, f"{value} in row {row}, column {csr.indices[position]}")
+    raise _not_finite(where, value, row + first_row, csr.indices[position])
 
 
-def infinite_value(where: str, got: str) -> InputError:
-    """Return the error for a value that no layout can take."""
+def _not_finite(where: str, value: str, row: int, column: int) -> InputError:
     return InputError(
         where,
         "finite numbers (dense data may hold NaN for missing values)",
-        got,
+        f"{value} in row {row}, column {column}",
         "Replace it by a finite number or a missing value.",
     )

@@ -92,7 +92,7 @@ class _BlasLimit:
 @functools.cache
 def _controller() -> Any:
     import scipy.linalg  # noqa: F401  brings its own BLAS, which must be found below
-    from threadpoolctl import ThreadpoolController
+    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
     return ThreadpoolController()  # looking for libraries takes milliseconds: done once
 
@@ -144,9 +144,7 @@ def _shared_pool(process: int) -> ThreadPoolExecutor:  # a forked child has thre
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"distclust-{process}")
 
 
-def map_in_order(
-    call: Callable[[int], Result], n_items: int, threads: int
-) -> Iterator[Result]:
+def map_in_order(call: Callable[[int], Result], n_items: int, threads: int) -> Iterator[Result]:
     """Yield ``call(0), call(1), ...`` in order, at most ``2 * threads`` of them ahead.
 
     A single item runs in the calling thread and keeps all its threads to itself.

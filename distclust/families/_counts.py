@@ -1,21 +1,29 @@
-"""What the families of counts share: accumulating, summaries, information of tables."""
+"""What the families of counts share: accumulating, products, information of tables."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from distclust.errors import InputError
 from distclust.families._blocks import (
     Block,
     FloatArray,
     csr_parts,
+    has_nan,
     is_sparse,
     n_rows_of,
     numeric_rows,
 )
+from distclust.families._counts_numerics import add_rising
 from distclust.families._numerics import accumulate_counts, accumulate_counts_csr
-from distclust.families.base import Family, check_labels
+from distclust.families.base import Column, Family, Profile, check_labels, refuse
+
+_ROW_CELLS = 1 << 20  # a dense chunk of rows stays near 8 MB
 
 
 def accumulate_counts_of(
@@ -49,6 +57,15 @@ def count_summary(family: Family, block: Block) -> FloatArray:
     return family.accumulate(block, np.zeros(n_rows, dtype=np.int64), 1)[0]
 
 
+def check_counts(title: str, profile: Profile, columns: Sequence[Column], where: str) -> None:
+    """Refuse negative numbers and fractions."""
+    expected = f"counts (whole numbers from 0 on) for the {title} family"
+    hint = "Remove the column, or choose a family for real numbers."
+    refuse(profile.minimum < 0, columns, where, expected, profile.minimum, hint)
+    fractional = ~np.asarray(profile.all_integer, dtype=bool)
+    refuse(fractional, columns, where, expected, "a fraction", hint)
+
+
 def unexpected_missing(family: Family) -> InputError:
     """Return the error for NaN in rows whose statistics have no place for it."""
     return InputError(
@@ -59,9 +76,42 @@ def unexpected_missing(family: Family) -> InputError:
     )
 
 
-def jensen_shannon(
-    a: FloatArray, b: FloatArray, weight_a: float, weight_b: float
-) -> FloatArray:
+def row_chunks(block: Block, n_features: int) -> Iterator[slice]:
+    """Yield slices of rows that are small enough to be converted."""
+    step = max(1, _ROW_CELLS // n_features)
+    for start in range(0, n_rows_of(block), step):
+        yield slice(start, min(start + step, n_rows_of(block)))
+
+
+def as_csr(block: Block) -> Any:
+    """Return rows of counts as a float64 CSR array without explicit zeros."""
+    rows = sparse.csr_array(block)
+    return rows if rows.dtype == np.float64 else rows.astype(np.float64)
+
+
+def split_missing(block: Block) -> tuple[Block, npt.NDArray[np.bool_] | None]:
+    """Return the rows with 0 for NaN, and the mask of observed entries (None: all)."""
+    if not has_nan(block):
+        return block, None
+    observed = ~np.isnan(block)
+    return np.where(observed, block, 0.0), observed
+
+
+def rising_product(counts: Any, posterior: FloatArray) -> FloatArray:
+    r"""Return the sum over columns of :math:`\log \Gamma(a + x) - \log \Gamma(a)`.
+
+    `counts` CSR (n, D), `posterior` a (D, B); shape (n, B). The first unit of every
+    nonzero is a sparse product with log a; only larger counts cost more.
+    """
+    pattern = sparse.csr_array(
+        (np.ones(counts.nnz), counts.indices, counts.indptr), shape=counts.shape
+    )
+    out = np.ascontiguousarray(pattern @ np.log(posterior))
+    add_rising(counts.data, counts.indices, counts.indptr, posterior, out)
+    return out
+
+
+def jensen_shannon(a: FloatArray, b: FloatArray, weight_a: float, weight_b: float) -> FloatArray:
     """Return the weighted Jensen-Shannon divergence over the last axis, in nats.
 
     It is the mutual information between the outcome and which table it came from.

@@ -215,9 +215,7 @@ def gaussian_pairs(
         if n != last_n:
             base = gaussian_base(n, n_features, strength, degrees, log_det)
             last_n = n
-        posterior = factorise_posterior(
-            stats, i, other, j, scatter, strength, offset, pull, work
-        )
+        posterior = factorise_posterior(stats, i, other, j, scatter, strength, offset, pull, work)
         out[k] = base - 0.5 * (degrees + n) * posterior
 
 
@@ -244,9 +242,7 @@ def gaussian_log_predictive(
     nothing = np.zeros((1, stats.shape[1]))
     for k in range(stats.shape[0]):
         total = strength + stats[k, 0]
-        log_det = factorise_posterior(
-            stats, k, nothing, 0, scatter, strength, offset, pull, work
-        )
+        log_det = factorise_posterior(stats, k, nothing, 0, scatter, strength, offset, pull, work)
         constant, power = _student_constants(
             n_features, total, degrees + stats[k, 0] - n_features + 1.0, log_det
         )

@@ -233,9 +233,7 @@ def bernoulli_pairs(
             continue
         n = stats[i, 0] + other[j, 0]
         if n != last_n:
-            base = bernoulli_base(
-                n, alpha, beta, log_gamma_beta, log_gamma_total, log_gamma_zeros
-            )
+            base = bernoulli_base(n, alpha, beta, log_gamma_beta, log_gamma_total, log_gamma_zeros)
             last_n = n
         out[k] = _bernoulli_ones(
             stats, i, other, j, n, base, alpha, beta, log_gamma_alpha, log_gamma_zeros

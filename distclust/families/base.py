@@ -47,7 +47,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar
 
@@ -62,6 +62,7 @@ from distclust.validation import check_real
 Hyperparameter: TypeAlias = Any  # None (empirical), a number, or an array (n_features,)
 
 _STATISTICS_CELLS = 1 << 20  # temporaries of the defaults stay near 8 MB
+_WEIGHT_CELLS = 1 << 22
 
 
 class Column(Protocol):
@@ -255,9 +256,7 @@ class Family(ABC):
             scatter_rows(stats, np.ascontiguousarray(rows), labels[part], weights[part])
         return stats
 
-    def log_marginal_pairs(
-        self, stats: FloatArray, left: int, rights: npt.ArrayLike
-    ) -> FloatArray:
+    def log_marginal_pairs(self, stats: FloatArray, left: int, rights: npt.ArrayLike) -> FloatArray:
         """Return log f of the group `left` joined with each of `rights`.
 
         Bit-identical to ``log_marginal(stats[left] + stats[rights])``, whatever else is
@@ -286,9 +285,7 @@ class Family(ABC):
         """Return the log constants of rows (n,) that ratios leave out."""
         return np.zeros(n_rows_of(block))
 
-    def entry_log_predictive(
-        self, column: int, value: float, stats: FloatArray
-    ) -> FloatArray:
+    def entry_log_predictive(self, column: int, value: float, stats: FloatArray) -> FloatArray:
         """Return log p(x_column = value | D_k), shape (B,)."""
         if not self.supports_missing:
             raise InputError(
@@ -445,19 +442,43 @@ _MISSING_REMEDY = "Bernoulli, Categorical, DiagonalGaussian or Poisson"
 
 
 class CompiledFamily(Family):
-    """A family whose `accumulate` is compiled; a row's statistics are those of its group."""
+    """A family with a compiled `accumulate` and a compiled marginal of pairs of groups."""
+
+    @abstractmethod
+    def _pairs(
+        self, stats: FloatArray, lefts: IntArray, other: FloatArray, rights: IntArray
+    ) -> FloatArray:
+        """Return log f(stats[lefts] + other[rights]) of C-contiguous statistics."""
 
     def statistics(self, block: Block) -> FloatArray:
         """Return the statistics of every row, shape (n, p)."""
         n_rows = n_rows_of(block)
         return self.accumulate(block, np.arange(n_rows), n_rows)
 
+    def log_marginal(self, stats: FloatArray) -> FloatArray:
+        """Return log f(D_k), shape (B,)."""
+        # A group is a pair with nothing: one code path, hence the same bits.
+        nothing = np.zeros((1, stats.shape[1]))
+        every, at_zero = np.arange(len(stats)), np.zeros(len(stats), dtype=np.int64)
+        return self._pairs(np.ascontiguousarray(stats), every, nothing, at_zero)
 
-def summarise_block(
-    block: Block, start: int, family: Family, origin: FloatArray
-) -> FloatArray:
+    def log_marginal_pairs(self, stats: FloatArray, left: int, rights: npt.ArrayLike) -> FloatArray:
+        """Return log f of the group `left` joined with each of `rights`, shape (m,)."""
+        partners = np.ascontiguousarray(rights, dtype=np.int64)
+        stats = np.ascontiguousarray(stats)
+        return self._pairs(stats, np.full(len(partners), left), stats, partners)
+
+
+def summarise_block(block: Block, start: int, family: Family, origin: FloatArray) -> FloatArray:
     """Return ``family.summarise(block, origin)``, in the form a block map calls."""
     return family.summarise(block, origin)
+
+
+def group_chunks(n_groups: int, n_features: int) -> Iterator[slice]:
+    """Yield slices of groups whose weights (n_features, groups) stay near 32 MB."""
+    step = max(1, _WEIGHT_CELLS // n_features)
+    for start in range(0, n_groups, step):
+        yield slice(start, min(start + step, n_groups))
 
 
 # ---- checks shared by the families ------------------------------------------------------
@@ -522,9 +543,7 @@ def refuse(
     found = got if isinstance(got, str) else f"{got[first]:g}"
     n_bad = int(np.count_nonzero(bad))
     others = f" (and in {n_bad - 1} more)" if n_bad > 1 else ""
-    raise InputError(
-        where, expected, f"{found} in column {columns[first].name!r}{others}", hint
-    )
+    raise InputError(where, expected, f"{found} in column {columns[first].name!r}{others}", hint)
 
 
 # ---- registry ---------------------------------------------------------------------------

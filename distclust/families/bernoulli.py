@@ -12,8 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma, gammaln
 
-from distclust.families._blocks import Block, FloatArray, has_nan, is_sparse, product
-from distclust.families._counts import accumulate_counts_of, count_summary, jensen_shannon
+from distclust.families._blocks import Block, FloatArray, IntArray, product
+from distclust.families._counts import (
+    accumulate_counts_of,
+    count_summary,
+    jensen_shannon,
+    split_missing,
+)
 from distclust.families._numerics import (
     bernoulli_add,
     bernoulli_base,
@@ -28,11 +33,10 @@ from distclust.families.base import (
     Profile,
     RowFunctions,
     check_positive,
+    group_chunks,
     refuse,
     register_family,
 )
-
-_WEIGHT_CELLS = 1 << 22  # weights of a chunk of groups stay near 32 MB
 
 
 @register_family
@@ -128,20 +132,6 @@ class Bernoulli(CompiledFamily):
         """Return the statistics of each group of rows, shape (n_groups, p)."""
         return accumulate_counts_of(self, block, labels, n_groups, weights, first=1)
 
-    def log_marginal(self, stats: FloatArray) -> FloatArray:
-        """Return log f(D_k), shape (B,)."""
-        n_groups = len(stats)
-        nothing = np.zeros((1, stats.shape[1]))
-        at_zero = np.zeros(n_groups, dtype=np.int64)
-        return self._pairs(stats, np.arange(n_groups), nothing, at_zero)
-
-    def log_marginal_pairs(
-        self, stats: FloatArray, left: int, rights: npt.ArrayLike
-    ) -> FloatArray:
-        """Return log f of the group `left` joined with each of `rights`."""
-        partners = np.ascontiguousarray(rights, dtype=np.int64)
-        return self._pairs(stats, np.full(len(partners), left), stats, partners)
-
     def log_base(self, n: float) -> float:
         """Return the log marginal of `n` rows of zeros, as `log_marginal` adds it up."""
         scratch = np.empty(self.n_features)
@@ -161,12 +151,8 @@ class Bernoulli(CompiledFamily):
     def log_predictive(self, block: Block, stats: FloatArray) -> FloatArray:
         """Return log p(x | D_k), shape (n, B), by matrix products."""
         out = np.empty((block.shape[0], len(stats)))
-        missing = has_nan(block)
-        observed = ~np.isnan(block) if missing else None
-        rows = np.where(observed, block, 0.0) if missing else block
-        step = max(1, _WEIGHT_CELLS // self.n_features)
-        for start in range(0, len(stats), step):
-            groups = slice(start, start + step)
+        rows, observed = split_missing(block)
+        for groups in group_chunks(len(stats), self.n_features):
             if observed is None:
                 weights, constants = self.affine(stats[groups])
                 out[:, groups] = product(rows, weights) + constants
@@ -176,9 +162,7 @@ class Bernoulli(CompiledFamily):
                 out[:, groups] += product(observed, log_zero.T)
         return out
 
-    def entry_log_predictive(
-        self, column: int, value: float, stats: FloatArray
-    ) -> FloatArray:
+    def entry_log_predictive(self, column: int, value: float, stats: FloatArray) -> FloatArray:
         """Return log p(x_column = value | D_k), shape (B,)."""
         ones = stats[:, 1 + column]
         observed = self._observed(stats)[:, column]
@@ -223,16 +207,11 @@ class Bernoulli(CompiledFamily):
         return gammaln(self.alpha), gammaln(self.beta), gammaln(self.alpha + self.beta)
 
     def _pairs(
-        self,
-        stats: FloatArray,
-        lefts: npt.NDArray[np.int64],
-        other: FloatArray,
-        rights: npt.NDArray[np.int64],
+        self, stats: FloatArray, lefts: IntArray, other: FloatArray, rights: IntArray
     ) -> FloatArray:
         out = np.empty(len(lefts))
-        stats = np.ascontiguousarray(stats)
         bernoulli_pairs(
-            stats, lefts, np.ascontiguousarray(other), rights, self.alpha, self.beta,
+            stats, lefts, other, rights, self.alpha, self.beta,
             *self._log_gammas, self.has_missing, out,
         )  # fmt: skip
         return out

@@ -16,6 +16,7 @@ from distclust.errors import InputError
 from distclust.families._blocks import (
     Block,
     FloatArray,
+    IntArray,
     csr_parts,
     dense_rows,
     is_sparse,
@@ -100,9 +101,7 @@ class Gaussian(CompiledFamily):
     scale_candidates: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
 
     def __post_init__(self) -> None:
-        self._assign(
-            "strength", check_real(self.strength, "Gaussian(strength)", above=0.0)
-        )
+        self._assign("strength", check_real(self.strength, "Gaussian(strength)", above=0.0))
         self._assign("scale", check_scale(self.scale, "Gaussian(scale)"))
         self._assign("scale_candidates", tuple(self.scale_candidates))
         if self.scatter is not None:
@@ -214,20 +213,6 @@ class Gaussian(CompiledFamily):
             raise unexpected_missing(self)
         return stats
 
-    def log_marginal(self, stats: FloatArray) -> FloatArray:
-        """Return log f(D_k), shape (B,)."""
-        n_groups = len(stats)
-        nothing = np.zeros((1, stats.shape[1]))
-        at_zero = np.zeros(n_groups, dtype=np.int64)
-        return self._pairs(stats, np.arange(n_groups), nothing, at_zero)
-
-    def log_marginal_pairs(
-        self, stats: FloatArray, left: int, rights: npt.ArrayLike
-    ) -> FloatArray:
-        """Return log f of the group `left` joined with each of `rights`."""
-        partners = np.ascontiguousarray(rights, dtype=np.int64)
-        return self._pairs(stats, np.full(len(partners), left), stats, partners)
-
     def log_predictive(self, block: Block, stats: FloatArray) -> FloatArray:
         """Return log p(x | D_k), shape (n, B): Student densities by triangular solves."""
         assert self.shift is not None
@@ -272,9 +257,7 @@ class Gaussian(CompiledFamily):
         factor = np.linalg.cholesky(self.scatter)
         np.fill_diagonal(factor, np.log(np.diagonal(factor)))
         excess = self._v - self.n_features + 1.0
-        return np.concatenate(
-            [self.mean, np.log([self.strength, excess]), factor[self._lower]]
-        )
+        return np.concatenate([self.mean, np.log([self.strength, excess]), factor[self._lower]])
 
     def with_parameters(self, vector: FloatArray) -> Self:
         """Return the family with hyperparameters from such a vector; same shift."""
@@ -297,8 +280,7 @@ class Gaussian(CompiledFamily):
         """Return d log f / d parameters, shape (B, h)."""
         step = max(1, _MATRIX_CELLS // self.n_features**2)
         parts = [
-            self._gradient(stats[start : start + step])
-            for start in range(0, len(stats), step)
+            self._gradient(stats[start : start + step]) for start in range(0, len(stats), step)
         ]
         return np.concatenate(parts) if parts else np.zeros((0, len(self.parameters)))
 
@@ -368,15 +350,11 @@ class Gaussian(CompiledFamily):
         return n, pull, self.scatter + r * np.outer(offset, offset) + (moment - outer)
 
     def _pairs(
-        self,
-        stats: FloatArray,
-        lefts: npt.NDArray[np.int64],
-        other: FloatArray,
-        rights: npt.NDArray[np.int64],
+        self, stats: FloatArray, lefts: IntArray, other: FloatArray, rights: IntArray
     ) -> FloatArray:
         out = np.empty(len(lefts))
         gaussian_pairs(
-            np.ascontiguousarray(stats), lefts, np.ascontiguousarray(other), rights,
+            stats, lefts, other, rights,
             self.scatter, self.strength, self._v, self._offset, self._log_det, out,
         )  # fmt: skip
         return self._finite(out, "log_marginal")

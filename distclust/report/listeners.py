@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import os
 import sys
 import threading
@@ -149,7 +148,11 @@ def _rich_progress(file: TextIO) -> Progress:
 
 
 class Lines:
-    """A plain line when a stage starts, every few seconds, and when it ends."""
+    """A plain line every few seconds while a stage lasts, and one when it ends.
+
+    A stage that runs again (a search that is repeated, a second pass) does not say again
+    that it ended, unless it takes long enough to be worth a line.
+    """
 
     interval = 5.0  # seconds between two lines of one stage
 
@@ -158,33 +161,34 @@ class Lines:
         self._started: dict[Key, float] = {}
         self._shown: dict[Key, float] = {}
         self._ended: set[Key] = set()
-        self._pending: dict[Key, Event] = {}
+        self._unfinished: dict[Key, Event] = {}
         self._lock = threading.Lock()
 
     def __call__(self, event: Event) -> None:
         """Print a line for the event if its stage is due for one."""
         key, now = (event.job, event.stage), time.monotonic()
         with self._lock:
-            if event.done == 0 or key not in self._started:  # also a stage that runs again
+            if event.done == 0 or key not in self._started:
                 self._started[key] = now
-            # A stage that is repeated in quick succession says only once that it ended.
-            ended = event.done == event.total and key not in self._ended
-            if ended:
-                self._ended.add(key)
-            if ended or now - self._shown.get(key, -math.inf) >= self.interval:
+                self._shown.setdefault(key, now)
+            has_ended = event.done == event.total
+            is_news = has_ended and key not in self._ended
+            self._unfinished[key] = event
+            if is_news or now - self._shown[key] >= self.interval:
                 self._print(key, event, now)
-            else:
-                self._pending[key] = event
+            if has_ended:
+                self._ended.add(key)
+                self._unfinished.pop(key, None)
 
     def close(self) -> None:
-        """Print the last state of stages that has not been printed."""
+        """Print the last state of stages that did not end."""
         with self._lock:
-            for key, event in list(self._pending.items()):
+            for key, event in list(self._unfinished.items()):
                 self._print(key, event, time.monotonic())
 
     def _print(self, key: Key, event: Event, now: float) -> None:
         self._shown[key] = now
-        self._pending.pop(key, None)
+        self._unfinished.pop(key, None)
         parts = [event.stage, _amount(event), f"{now - self._started[key]:.1f} s", _note(event)]
         print("distclust:", "  ".join(part for part in parts if part), file=self._file, flush=True)
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from distclust.trees import Tree
 
 HOW_TO_READ = (
-    "Rows join from left to right; the further a join lies to the right, the less the model "
-    "wants it. Colours are the clusters of the cut; dashed red joins are merges that the "
-    "model prefers not to make."
+    "All rows are one at the left and single at the right. The further left a merge lies, the "
+    "more evidence there is against it; dashed red merges are those the model prefers not to "
+    "make. Colours are the clusters of the cut."
 )
 
 

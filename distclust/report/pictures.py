@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from distclust.errors import InputError
-from distclust.store.tables import replacing
+from distclust.store.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".svg", ".pdf")
 MAX_LEAVES = 100  # more are collapsed into the clusters of the cut
 # The same tree gives the same bytes: no date, no random ids; text stays text.
-SETTINGS = {"svg.hashsalt": "distclust", "svg.fonttype": "none"}
+SETTINGS: dict[Any, Any] = {"svg.hashsalt": "distclust", "svg.fonttype": "none"}
 
 
 def check_picture_path(path: Path) -> None:
@@ -48,9 +48,7 @@ def _drawn(tree: Tree, kind: str, threshold: float) -> bytes:
     with mpl.rc_context(SETTINGS):
         buffer = io.BytesIO()
         figure = _figure(tree, threshold)
-        figure.savefig(
-            buffer, format=kind, dpi=150, bbox_inches="tight", metadata=dates.get(kind)
-        )
+        figure.savefig(buffer, format=kind, dpi=150, bbox_inches="tight", metadata=dates.get(kind))
     return buffer.getvalue()
 
 
@@ -58,6 +56,6 @@ def _figure(tree: Tree, threshold: float) -> Figure:
     from matplotlib.figure import Figure
 
     shown = min(tree.n_leaves, MAX_LEAVES)
-    figure = Figure(figsize=(9.0, max(2.5, 0.17 * shown + 0.8)))
+    figure = Figure(figsize=(9.0, max(3.2, 0.18 * shown + 1.7)), layout="constrained")
     tree.plot(figure.add_subplot(), MAX_LEAVES, threshold=threshold)
     return figure

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distclust.report.terminal import duration, size
 
+if TYPE_CHECKING:
+    from distclust.store.tables import Table
+    from distclust.trees import BHC, BayesianRoseTree
+
 FLOAT = 8  # bytes
 KEY = 4  # bytes of one entry of the key matrix
-KEY_BUDGET = 1e9  # bytes; the default of the estimators
-# Seconds for one pair and one number of its statistics, measured: see docs/benchmarks.md.
-PAIR_SECONDS = {"bhc": 2.0e-9, "rose": 8.0e-9}
-WARM_UP_SECONDS = 3.0
+# Seconds for one pair of leaves and one number of its statistics, on two cores.
+PAIR_SECONDS = {"BHC": 2.0e-9, "BayesianRoseTree": 8.0e-9}
+WARM_UP_SECONDS = 3.0  # imports and compiled functions from the cache
+SEARCHES_WHEN_OPTIMISING = 5  # rebuilt trees, as a rule
 
 
 @dataclass(frozen=True)
@@ -49,19 +53,35 @@ class Plan:
         }
 
 
-def plan_fit(method: str, n_rows: int, n_features: int, *, n_searches: int = 1) -> Plan:
-    """Estimate a fit of `n_rows` leaves; `n_searches` greedy searches are run in it."""
-    pairs = n_rows**2 / 2
-    keys = KEY * n_rows**2
-    statistics = 2 * n_rows * (n_features + 1) * FLOAT
+def plan_fit(
+    model: BHC | BayesianRoseTree, table: Table, start_seconds: float = WARM_UP_SECONDS
+) -> Plan:
+    """Estimate a fit of `model` to `table`.
+
+    Looks at the table as the fit itself would, to choose the family; a table that the fit
+    would refuse is refused here.
+    """
+    from distclust.engine import as_matrix
+    from distclust.trees.data import first_look, memory_needed, resolve_family
+
+    where = f"{type(model).__name__}.fit"
+    matrix = as_matrix(table, where=where)
+    family, _ = resolve_family(model.family, matrix, first_look(matrix), where)
+    n_rows, n_features = matrix.shape
+    keys = KEY * float(n_rows) ** 2
+    searches = SEARCHES_WHEN_OPTIMISING * (1 + model.n_restarts) if model.optimize else 1
+    searches *= max(1, len(family.scale_grid))
+    work = searches * float(n_rows) ** 2 / 2 * family.n_statistics
     return Plan(
-        what=f"fit {method}",
+        what=f"fit {type(model).__name__}, {type(family).__name__}",
         n_rows=n_rows,
         n_features=n_features,
-        passes=3,  # profile, summary for the prior, statistics of the leaves
-        memory_bytes=2 * statistics + (keys if keys <= KEY_BUDGET else 0),
-        disk_bytes=statistics + 16 * FLOAT * n_rows,
-        seconds=WARM_UP_SECONDS + n_searches * pairs * n_features * PAIR_SECONDS[method],
+        passes=3,  # facts about the columns, the prior, the statistics
+        memory_bytes=memory_needed(
+            n_rows, family.n_statistics, keys if keys <= model.key_budget else 0.0
+        ),
+        disk_bytes=2.0 * n_rows * (family.n_statistics + 8) * FLOAT,
+        seconds=start_seconds + work * PAIR_SECONDS[type(model).__name__],
     )
 
 

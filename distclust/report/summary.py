@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from distclust.trees import BHC, BayesianRoseTree, Tree
@@ -62,7 +63,7 @@ class Summary:
 def summarise(
     model: BHC | BayesianRoseTree,
     *,
-    threshold: float = 0.5,
+    threshold: float | None = None,
     n_features: int = 4,
     n_rows: int = 12,
     n_clusters: int = 50,
@@ -74,14 +75,15 @@ def summarise(
     model
         A fitted estimator.
     threshold
-        Probability from which on the rows below a node are called one cluster.
+        Probability from which on rows are called one cluster, instead of the model's own
+        cut.
     n_features, n_rows
         How many telling features and row names to keep for each cluster.
     n_clusters
         Describe only that many clusters, the largest; `Summary.n_clusters` counts all.
     """
     tree = model.tree_
-    nodes = tree.cut_nodes(threshold)
+    nodes = cut_nodes(model) if threshold is None else tree.cut_nodes(threshold)
     largest = np.argsort(-tree.n_rows[nodes], kind="stable")[:n_clusters]
     return Summary(
         method=type(model).__name__,
@@ -98,6 +100,12 @@ def summarise(
             for label in sorted(largest.tolist())
         ),
     )
+
+
+def cut_nodes(model: BHC | BayesianRoseTree) -> NDArray[np.int64]:
+    """Node of each cluster of the model, in the order of its labels."""
+    tree = model.tree_
+    return tree.map_nodes() if model.cut == "map" else tree.cut_nodes(model.threshold)
 
 
 def _describe(tree: Tree, label: int, node: int, n_features: int, n_rows: int) -> Cluster:

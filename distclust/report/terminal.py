@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -78,22 +78,40 @@ def members(names: Sequence[str], n_rows: int) -> str:
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
-def print_facts(console: Console, facts: Mapping[str, Any]) -> None:
+def print_facts(console: Console, facts: Mapping[str, str]) -> None:
     """Print names and values in two columns."""
     table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(style="bold")
+    table.add_column(style="bold", no_wrap=True)
     table.add_column()
     for name, value in facts.items():
-        table.add_row(name, Text(_value(value)))
+        table.add_row(name, Text(value))
     console.print(table)
 
 
-def _value(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return ", ".join(f"{name} {_value(item)}" for name, item in value.items())
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        return ", ".join(_value(item) for item in value)
-    return str(value)
+def print_doctor(console: Console, report: Mapping[str, Any]) -> None:
+    """Print what the doctor found; the problems last, where they are seen."""
+    threads, memory, disk = report["threads"], report["memory"], report["disk"]
+    compiled, cluster = report["compiled"], report["cluster"]
+    facts = {
+        "distclust": f"{report['distclust']} on Python {report['python']}, {report['platform']}",
+        "packages": ", ".join(f"{name} {version}" for name, version in report["packages"].items()),
+        "threads": f"{threads['used']} used, {threads['allowed']} of {threads['cores']} allowed",
+        "memory": f"{size(memory['available'])} free of {size(memory['total'])}",
+        "disk": f"{size(disk['free'])} free in {disk['folder']}",
+        "compiled code": f"{count(compiled['functions'], 'function')} in {compiled['folder']}",
+        "missing": "; ".join(f"{n}: {use}" for n, use in report["missing"].items()) or "nothing",
+        "cluster": "none, work runs in this process" if cluster is None else _cluster(cluster),
+    }
+    print_facts(console, facts)
+    for problem in report["problems"]:
+        console.print(Text(f"Problem: {problem}", style="bold red"))
+    if not report["problems"]:
+        console.print("No problems found.")
+
+
+def _cluster(cluster: Mapping[str, Any]) -> str:
+    workers, threads = count(cluster["workers"], "worker"), count(cluster["threads"], "thread")
+    return f"{cluster['scheduler']}, {workers}, {threads}, {size(cluster['memory'])} of memory"
 
 
 def count(number: int, noun: str) -> str:

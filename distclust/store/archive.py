@@ -39,6 +39,16 @@ _MARK = b"distclust blake2b "
 _DIGEST_LENGTH = 64  # characters of the digest in hexadecimal
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the bytes depend on the content only
 
+# What zipfile, json and numpy raise about content that is not what it should be.
+_READ_ERRORS = (
+    zipfile.BadZipFile,
+    ValueError,
+    KeyError,
+    TypeError,
+    EOFError,
+    NotImplementedError,
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Archive:
@@ -106,7 +116,7 @@ def write_archive(
         "meta": {**meta, "distclust_version": __version__, "created": now},
     }
     text = json.dumps(header, indent=1).encode()  # fails before a file is touched
-    with _replacing(Path(path)) as file:
+    with replacing(Path(path)) as file:
         _write_zip(file, text, arrays)
         _sign(file)
 
@@ -135,10 +145,10 @@ def read_archive(path: str | os.PathLike[str]) -> Archive:
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             return _read_zip(archive, where)
-    except (zipfile.BadZipFile, ValueError, KeyError, TypeError, EOFError, NotImplementedError) as e:
-        if isinstance(e, ModelFormatError):
-            raise
-        raise _unreadable(where, f"a file that cannot be read ({e})") from e
+    except ModelFormatError:
+        raise
+    except _READ_ERRORS as error:
+        raise _unreadable(where, f"a file that cannot be read ({error})") from error
 
 
 def _write_zip(file: IO[bytes], header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -233,7 +243,7 @@ def _read_array(archive: zipfile.ZipFile, name: str, where: str) -> npt.NDArray[
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
+def replacing(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary file that takes the place of `path` only when all went well."""
     target = Path(os.path.realpath(path))  # a link keeps pointing at the file
     if not target.parent.is_dir():

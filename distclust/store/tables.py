@@ -25,13 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from distclust.errors import InputError, MissingFileError
-from distclust.store.archive import _replacing as replacing
 
 if TYPE_CHECKING:
     import pandas as pd
     from scipy.sparse import csr_array
-
-__all__ = ["Table", "read_table", "replacing", "row_names", "write_csv"]
 
 Table: TypeAlias = "pd.DataFrame | NDArray[Any] | csr_array[Any]"
 
@@ -82,12 +79,6 @@ def read_table(
         hint = "Leave --ids, --drop and --category out for NumPy files."
         raise InputError(str(path), "a text table when columns are named", suffix, hint)
     return _read_numpy(path)
-
-
-def write_csv(path: str | Path, frame: pd.DataFrame) -> None:
-    """Write a frame as CSV so that `path` holds all of it or what it held before."""
-    with replacing(Path(path)) as file:
-        frame.to_csv(file, index=False)
 
 
 def row_names(table: Table) -> list[str] | None:

@@ -1,0 +1,1 @@
+"""Hierarchies: Bayesian hierarchical clustering and Bayesian rose trees."""

@@ -22,6 +22,7 @@ import scipy.optimize
 
 from distclust import events
 from distclust.families.base import Family
+from distclust.seeding import generator
 from distclust.trees.evaluate import (
     DirichletProcess,
     Mixing,
@@ -93,7 +94,7 @@ def fit_tree(
     if not learning.optimise or len(stats) < 2:
         return best
     best = _climb(best, stats, search, learning)
-    random = np.random.default_rng(learning.seed)
+    random = generator(learning.seed, "restarts")
     for restart in range(learning.n_restarts):
         events.emit("restarts", restart, learning.n_restarts, objective=best.objective)
         start = _perturbed(best, stats, search, random)

@@ -151,8 +151,12 @@ class _Search:
         n = self.n_leaves
         starts = range(0, n, _LEAF_TILE)
         with events.stage("pairing leaves", len(starts)) as progress:
-            for _ in thread_map(self._first_rows, starts, self.plan.threads):
+
+            def settle_rows(start: int) -> None:
+                self._first_rows(start)
                 progress.advance(1)
+
+            thread_map(settle_rows, starts, self.plan.threads)
 
     def _first_rows(self, start: int) -> None:
         stop = min(start + _LEAF_TILE, self.n_leaves)
@@ -168,7 +172,8 @@ class _Search:
             if self.keys is not None:
                 self.keys[k] = row_keys
             count = numerics.near_row_maximum(row_keys, highest - 2.0 * error, chosen)
-            self._settle(k, chosen[:count].copy(), log_f[k - start], error, offer=False)
+            candidates = chosen[:count].copy()
+            self._settle(k, candidates, log_f[k - start, candidates], error, offer=False)
 
     # -- one merge ---------------------------------------------------------------------------
 

@@ -253,14 +253,11 @@ class Tree:
         below[self.structure.leaves(node)] = True
         return np.flatnonzero(below[self.leaf_of_row])
 
-    def leaf_names(self) -> list[str]:
-        """Name of each leaf: its row's id, or the first id and how many more."""
+    def leaf_name(self, leaf: int) -> str:
+        """Name of a leaf: its row's id, or the first id and how many more."""
         first, n_members = self._first_rows
-        names = []
-        for row, extra in zip(first.tolist(), (n_members - 1).tolist(), strict=True):
-            name = str(self.row_ids[row])
-            names.append(f"{name} +{extra}" if extra else name)
-        return names
+        name = str(self.row_ids[first[leaf]])
+        return name if n_members[leaf] == 1 else f"{name} +{n_members[leaf] - 1}"
 
     def top_features(self, node: int, n: int = 10) -> list[Feature]:
         """Features that tell a node from its siblings, the most informative first.

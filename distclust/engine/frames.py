@@ -52,9 +52,10 @@ def has_default_names(columns: tuple[Column, ...]) -> bool:
 
 def _column_names(table: pd.DataFrame) -> list[str]:
     # A table whose columns are merely counted is like an array.
-    if list(table.columns) == list(range(table.shape[1])):
+    names: list[Any] = list(table.columns)
+    if names == list(range(table.shape[1])):
         return [column.name for column in default_columns(table.shape[1])]
-    return [str(name) for name in table.columns]
+    return [str(name) for name in names]
 
 
 def _check_names(found: list[str], wanted: list[str], where: str) -> None:

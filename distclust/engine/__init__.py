@@ -1,0 +1,33 @@
+"""The only place that names Dask: where work runs, and how blocks get there.
+
+Dask itself is imported when a cluster or a Dask array is first used.
+"""
+
+from distclust.engine.blocks import (
+    map_blocks,
+    map_ordered,
+    profile_matrix,
+    reduce_blocks,
+    run,
+)
+from distclust.engine.connect import Session, connect, current_client, local_threads
+from distclust.engine.doctor import doctor
+from distclust.engine.matrices import as_matrix
+from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
+
+__all__ = [
+    "Session",
+    "allowed_cores",
+    "as_matrix",
+    "connect",
+    "current_client",
+    "doctor",
+    "local_threads",
+    "map_blocks",
+    "map_ordered",
+    "one_blas_thread",
+    "profile_matrix",
+    "reduce_blocks",
+    "run",
+    "thread_map",
+]

@@ -1,0 +1,281 @@
+"""The Dask side of the engine: tasks out, results and events back, in order.
+
+Data of the caller travel inside the tasks, not by ``scatter``: a task that lost its
+worker is then run again by Dask from what the scheduler holds. What all tasks of a map
+share is one task of its own, sent once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import time
+import uuid
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from typing import Any
+
+from distclust import events
+from distclust.engine.dask_matrix import Cut, DaskMatrix, hold_in_memory
+from distclust.engine.threads import grant_threads, one_blas_thread
+from distclust.errors import ClusterError
+
+# Seconds without any worker after which waiting is given up; Dask would wait for ever.
+NO_WORKERS_SECONDS = 60.0
+
+_QUIET_POLL_SECONDS = 5.0
+_EVENT_POLL_SECONDS = 0.1
+_LARGE_TASKS = {"distributed.admin.large-graph-warning-threshold": "1 TB"}
+
+_event_queues: weakref.WeakKeyDictionary[Any, queue.SimpleQueue[events.Event]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+@dataclass(frozen=True)
+class _Sealed:
+    """Wraps what a task carries, so that Dask does not search it for other tasks."""
+
+    content: Any
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Stands in for an argument that reaches the worker by another road."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class _Order:
+    """What a worker is told beside the data: the function, and who listens."""
+
+    function: Callable[..., Any]
+    topic: str | None
+    whole_worker: bool = False
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        from distributed import get_worker
+
+        worker = get_worker()
+        threads = worker.state.nthreads if self.whole_worker else 1
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(grant_threads(threads))
+            stack.enter_context(one_blas_thread)
+            if self.topic is not None:
+                topic = self.topic
+                send = lambda event: worker.log_event(topic, event.as_dict())  # noqa: E731
+                stack.enter_context(events.redirect(send))
+            return self.function(*args, **kwargs)
+
+
+def map_items(
+    client: Any,
+    function: Callable[..., Any],
+    items: Iterable[tuple[Any, ...]],
+    shared: tuple[Any, ...],
+    name: str,
+) -> Iterator[Any]:
+    """Yield ``function(*item, *shared)`` in order, twice the cluster's threads ahead."""
+    order = _Order(function, _topic(client))
+    prefix = _task_prefix(name)
+    common = _submit(client, _unseal, f"{prefix}-shared", _Sealed(shared))
+    limit = 2 * max(1, sum(client.nthreads().values()))
+    pending: deque[Any] = deque()
+    for i, item in enumerate(items):
+        if len(pending) == limit:
+            yield result_of(client, pending.popleft())
+        sealed = _Sealed((order, item))
+        pending.append(_submit(client, _call_item, f"{prefix}-{i}", sealed, common))
+    while pending:
+        yield result_of(client, pending.popleft())
+
+
+def map_dask_blocks(
+    client: Any,
+    function: Callable[..., Any],
+    matrix: DaskMatrix,
+    shared: tuple[Any, ...],
+    name: str,
+) -> Iterator[Any]:
+    """Yield ``function(block, start, *shared)`` over blocks whose chunks are Dask's.
+
+    One graph with a task for every block, so that a chunk touched by several blocks is
+    computed once and Dask decides when to let go of it.
+    """
+    import dask
+
+    order = _Order(function, _topic(client))
+    prefix = _task_prefix(name)
+    common = _submit(client, _unseal, f"{prefix}-shared", _Sealed(shared))
+    call = dask.delayed(_call_cut, pure=False)
+    tasks = []
+    for i in range(matrix.n_blocks):
+        cut = matrix.cut(i)
+        chunks = [matrix.chunks[j] for j in cut.chunks]
+        sealed = dask.delayed(_Sealed((order, cut)), traverse=False, pure=False)
+        tasks.append(call(sealed, common, *chunks, dask_key_name=f"{prefix}-{i}"))
+    with dask.config.set(_LARGE_TASKS):
+        pending = deque(client.compute(tasks))
+    del tasks
+    while pending:
+        yield result_of(client, pending.popleft())
+
+
+def run_on_client(
+    client: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Return ``function(*args, **kwargs)`` computed by one task on one worker."""
+    order = _Order(function, _topic(client), whole_worker=True)
+    matrices: list[Any] = []
+    sent_args = tuple(_send(client, value, matrices) for value in args)
+    sent_kwargs = {name: _send(client, value, matrices) for name, value in kwargs.items()}
+    sealed = _Sealed((order, sent_args, sent_kwargs))
+    key = _task_prefix(getattr(function, "__name__", "run"))
+    return result_of(client, _submit(client, _call_run, key, sealed, *matrices))
+
+
+def result_of(client: Any, future: Any) -> Any:
+    """Return a future's value, delivering events while it is waited for.
+
+    Raises
+    ------
+    ClusterError
+        If the scheduler or all workers were lost, or the task took its workers with it.
+    """
+    from distributed import KilledWorker, wait
+
+    without_workers = None
+    while True:
+        try:
+            wait([future], timeout=_poll_seconds())
+        except TimeoutError:
+            without_workers = _check_workers(client, without_workers)
+        else:
+            break
+        finally:
+            _deliver_events(client)
+    try:
+        return future.result()
+    except KilledWorker as error:
+        raise ClusterError(
+            f"task {future.key}",
+            "a worker to finish it",
+            "several that died of it",
+            "See the workers' logs; most often they need more memory each.",
+        ) from error
+    except CancelledError as error:
+        raise ClusterError(
+            f"task {future.key}",
+            "the scheduler to keep it",
+            "a cancelled task: the connection to the scheduler was lost",
+            "Start the scheduler again and repeat.",
+        ) from error
+
+
+def _poll_seconds() -> float:
+    return _EVENT_POLL_SECONDS if events.has_listeners() else _QUIET_POLL_SECONDS
+
+
+def _check_workers(client: Any, since: float | None) -> float | None:
+    """Return since when there has been no worker, or give up."""
+    if client.nthreads():
+        return None
+    now = time.monotonic()
+    if since is not None and now - since > NO_WORKERS_SECONDS:
+        raise ClusterError(
+            "the Dask cluster",
+            "at least one worker",
+            f"none for {NO_WORKERS_SECONDS:g} s",
+            "Start workers with `dask worker` and repeat.",
+        )
+    return now if since is None else since
+
+
+def _submit(client: Any, function: Callable[..., Any], key: str, *args: Any) -> Any:
+    import dask
+
+    with dask.config.set(_LARGE_TASKS):
+        return client.submit(function, *args, key=key, pure=False)
+
+
+def _task_prefix(name: str) -> str:
+    """Return a unique key whose first word people recognise on the dashboard."""
+    words = re.sub(r"\W+", "_", name).strip("_") or "task"
+    return f"{words}-{uuid.uuid4().hex}"
+
+
+def _send(client: Any, value: Any, matrices: list[Any]) -> Any:
+    """Replace a Dask matrix by a slot: its chunks stay on the workers."""
+    if not isinstance(value, DaskMatrix):
+        return value
+    import dask
+
+    gather = dask.delayed(_call_hold, pure=False)
+    facts = (value.cut_all(), value.columns, None)
+    sealed = dask.delayed(_Sealed(facts), traverse=False, pure=False)
+    chunks = [value.chunks[j] for j in facts[0].chunks]
+    task = gather(sealed, *chunks, dask_key_name=_task_prefix("gather_rows"))
+    with dask.config.set(_LARGE_TASKS):
+        matrices.append(client.compute(task))
+    return _Slot(len(matrices) - 1)
+
+
+# What runs on workers -------------------------------------------------------------------
+
+
+def _unseal(sealed: _Sealed) -> Any:
+    return sealed.content
+
+
+def _call_item(sealed: _Sealed, shared: tuple[Any, ...]) -> Any:
+    order, item = sealed.content
+    return order.call(*item, *shared)
+
+
+def _call_cut(sealed: _Sealed, shared: tuple[Any, ...], *chunks: Any) -> Any:
+    order: _Order
+    cut: Cut
+    order, cut = sealed.content
+    return order.call(cut.assemble(*chunks), cut.first_row, *shared)
+
+
+def _call_hold(sealed: _Sealed, *chunks: Any) -> Any:
+    return hold_in_memory(*sealed.content, *chunks)
+
+
+def _call_run(sealed: _Sealed, *matrices: Any) -> Any:
+    order, args, kwargs = sealed.content
+    args = [_fill(value, matrices) for value in args]
+    return order.call(*args, **{name: _fill(value, matrices) for name, value in kwargs.items()})
+
+
+def _fill(value: Any, matrices: tuple[Any, ...]) -> Any:
+    return matrices[value.index] if isinstance(value, _Slot) else value
+
+
+# Events ---------------------------------------------------------------------------------
+
+
+def _topic(client: Any) -> str | None:
+    """Return the topic that workers report on, or None while nobody listens."""
+    if not events.has_listeners():
+        return None
+    topic = f"distclust-{client.id}"
+    if client not in _event_queues:
+        received: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
+        _event_queues[client] = received
+        # Only queued in the client's own thread; listeners run in the waiting one, where
+        # what they raise is seen.
+        client.subscribe_topic(topic, lambda entry: received.put(events.Event.from_dict(entry[1])))
+    return topic
+
+
+def _deliver_events(client: Any) -> None:
+    received = _event_queues.get(client)
+    while received is not None and not received.empty():
+        events.deliver(received.get())

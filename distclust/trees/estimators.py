@@ -1,0 +1,510 @@
+"""The estimators users touch: :class:`BHC` and :class:`BayesianRoseTree`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted
+
+from distclust.engine import as_matrix, local_threads, map_blocks, run
+from distclust.errors import InputError
+from distclust.families import Family
+from distclust.seeding import check_seed
+from distclust.store import Matrix
+from distclust.trees import prediction
+from distclust.trees.data import (
+    Leaves,
+    check_capacity,
+    check_leaves,
+    check_row_weights,
+    first_look,
+    grouped_leaves,
+    memory_needed,
+    resolve_family,
+    singleton_leaves,
+)
+from distclust.trees.evaluate import ConstantMixing, DirichletProcess, Mixing, RoseMixing
+from distclust.trees.optimise import FittedTree, LearningPlan, fit_tree
+from distclust.trees.persistence import save_model
+from distclust.trees.search import Criterion, SearchPlan
+from distclust.trees.tree import Tree
+from distclust.validation import check_choice, check_flag, check_integer, check_real
+
+Floats = npt.NDArray[np.float64]
+
+_CRITERIA = ("posterior_odds", "likelihood_ratio")
+_CUTS = ("posterior", "map")
+
+
+class TreeEstimator(ClusterMixin, BaseEstimator):
+    """What the tree estimators share; not to be used by itself."""
+
+    # ---- what a variant says --------------------------------------------------------------
+
+    def _mixing(self) -> Mixing:
+        raise NotImplementedError
+
+    def _many_children(self) -> bool:
+        return False
+
+    # ---- fitting --------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        row_weights: npt.ArrayLike | None = None,
+        leaves: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Find the hierarchy of the rows of `X`.
+
+        Parameters
+        ----------
+        X
+            Rows and features, shape (n_rows, n_features): an array, a scipy or ``sparse``
+            sparse matrix, a pandas table or a Dask array.
+        y
+            Ignored.
+        row_weights
+            How many equal rows each row stands for, shape (n_rows,); the copies are never
+            separated. By default one.
+        leaves
+            Label of the pre-formed leaf each row belongs to, shape (n_rows,). Rows of a leaf
+            are never separated. By default every row is a leaf.
+        """
+        where = f"{type(self).__name__}.fit"
+        self._check_features(X, where, reset=True)
+        search, learning = self._plans(where)
+        matrix = as_matrix(X, where=where)
+        _check_enough_rows(matrix, where)
+        look = first_look(matrix)
+        family, self.family_reason_ = resolve_family(self.family, matrix, look, where)
+        n_leaves = matrix.shape[0] if leaves is None else len(np.unique(np.asarray(leaves)))
+        key_bytes = 4.0 * n_leaves**2 if search.keeps_keys(n_leaves) else 0.0
+        needed = memory_needed(n_leaves, family.n_statistics, key_bytes)
+        check_capacity(needed, n_leaves, family.n_statistics, where)
+        start = self._leaves(matrix, family, row_weights, leaves, where)
+        fitted: FittedTree = run(fit_here, family, start.stats, search, learning)
+        self._columns = matrix.columns
+        self._keep(fitted, start, matrix.row_ids)
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> npt.NDArray[np.int64]:
+        """Find the hierarchy and return the label of each row, shape (n_rows,)."""
+        labels: npt.NDArray[np.int64] = self.fit(X, y, **fit_params).labels_
+        return labels
+
+    def _plans(self, where: str) -> tuple[SearchPlan, LearningPlan]:
+        """Check every parameter before any work."""
+        check_real(self.threshold, f"{where}: threshold", above=0.0, at_most=1.0)
+        check_choice(self.cut, f"{where}: cut", _CUTS)
+        criterion: Criterion = check_choice(  # type: ignore[assignment]
+            self.criterion, f"{where}: criterion", _CRITERIA
+        )
+        search = SearchPlan(
+            mixing=self._mixing(),
+            criterion=criterion,
+            many_children=self._many_children(),
+            key_budget=check_real(self.key_budget, f"{where}: key_budget", at_least=0.0),
+        )
+        learning = LearningPlan(
+            optimise=check_flag(self.optimize, f"{where}: optimize"),
+            n_restarts=check_integer(self.n_restarts, f"{where}: n_restarts"),
+            max_rebuilds=check_integer(self.max_rebuilds, f"{where}: max_rebuilds", at_least=1),
+            seed=check_seed(self.random_state, f"{where}: random_state"),
+        )
+        return search, learning
+
+    def _leaves(
+        self,
+        matrix: Matrix,
+        family: Family,
+        row_weights: npt.ArrayLike | None,
+        leaves: npt.ArrayLike | None,
+        where: str,
+    ) -> Leaves:
+        weights = check_row_weights(row_weights, matrix.shape[0], where)
+        if leaves is None:
+            return singleton_leaves(matrix, family, weights)
+        return grouped_leaves(matrix, family, check_leaves(leaves, matrix.shape[0], where), weights)
+
+    def _keep(self, fitted: FittedTree, start: Leaves, row_ids: npt.NDArray[Any]) -> None:
+        self.tree_ = Tree.build(
+            fitted.structure,
+            start.stats[:, 0],
+            fitted.log_marginal,
+            fitted.mixing,
+            leaf_of_row=start.leaf_of_row,
+            row_ids=row_ids,
+            feature_names=tuple(column.name for column in self._columns),
+            family=fitted.family,
+            statistics=fitted.structure.sum_up(start.stats),
+        )
+        self.objective_path_ = np.array(fitted.path)
+        self._describe()
+
+    def _describe(self) -> None:
+        """Set the fitted attributes that follow from the tree."""
+        tree = self.tree_
+        assert tree.family is not None, "a fitted tree keeps its family"
+        self.family_ = tree.family
+        self._nodes = tree.map_nodes() if self.cut == "map" else tree.cut_nodes(self.threshold)
+        self.labels_ = tree.map_partition() if self.cut == "map" else tree.cut(self.threshold)
+        self.n_clusters_ = len(self._nodes)
+        self.log_evidence_ = tree.log_evidence
+        if isinstance(tree.mixing, DirichletProcess):
+            self.concentration_ = tree.mixing.concentration
+            self.log_lower_bound_ = tree.log_lower_bound
+        else:
+            self.gamma_ = tree.mixing.gamma
+
+    # ---- prediction -----------------------------------------------------------------------
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
+        """Return the most probable cluster of each row, shape (n_rows,).
+
+        The lowest label on ties. Training rows need not get their label back: a row belongs
+        to its place in the tree, and may be likelier in a neighbouring cluster.
+        """
+        labels: npt.NDArray[np.int64] = np.concatenate(
+            [part.argmax(axis=1) for part in self._cluster_log_proba(X, "predict")]
+        ).astype(np.int64)
+        return labels
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return the probability of each cluster of the cut, shape (n_rows, n_clusters_).
+
+        Proportional to the cluster's number of rows times its predictive density.
+        """
+        return np.exp(np.concatenate(list(self._cluster_log_proba(X, "predict_proba"))))
+
+    def score_samples(self, X: Any) -> Floats:
+        """Return the log predictive density of each row, shape (n_rows,).
+
+        The mixture over all nodes of the tree, and over a new cluster for Dirichlet-process
+        variants.
+        """
+        matrix = self._new_rows(X, "score_samples")
+        stats, log_weights = prediction.mixture_of(self.tree_)
+        parts = map_blocks(
+            prediction.log_density,
+            matrix,
+            self.family_,
+            stats,
+            log_weights,
+            stage="scoring",
+        )
+        return np.concatenate(list(parts))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log predictive density of the rows."""
+        return float(self.score_samples(X).mean())
+
+    def score_entry(self, row: int, column: int, value: float) -> float:
+        """Return log p(entry = value) of an entry that was missing in the fit.
+
+        Parameters
+        ----------
+        row, column
+            Position in the fitted data.
+        value
+            Its supposed value; for a categorical column the code of its level.
+        """
+        check_is_fitted(self, "tree_")
+        where = f"{type(self).__name__}.score_entry"
+        n_rows, n_columns = len(self.tree_.leaf_of_row), self.n_features_in_
+        if not (0 <= row < n_rows and 0 <= column < n_columns):
+            raise InputError(
+                where,
+                f"a row below {n_rows} and a column below {n_columns}",
+                f"({row}, {column})",
+                "Positions count from 0.",
+            )
+        return prediction.entry_log_density(self.tree_, row, column, value)
+
+    def score_missing(self, X: Any) -> float:
+        """Return the joint log probability of all entries that were missing in the fit.
+
+        Parameters
+        ----------
+        X
+            The fitted rows in their order, with the missing entries filled in.
+
+        Notes
+        -----
+        log p(complete | T) − log p(observed | T) on the fitted tree (BRT eq. 1.24).
+        """
+        where = f"{type(self).__name__}.score_missing"
+        matrix = self._new_rows(X, "score_missing")
+        if matrix.shape[0] != len(self.tree_.leaf_of_row):
+            raise InputError(
+                where,
+                f"the {len(self.tree_.leaf_of_row)} rows of the fit",
+                f"{matrix.shape[0]} rows",
+                "Pass them all, in the same order.",
+            )
+        leaves = grouped_leaves(matrix, self.family_, self.tree_.leaf_of_row, None)
+        complete = prediction.log_evidence_of_leaves(self.tree_, leaves.stats)
+        return complete - float(self.log_evidence_)
+
+    def _cluster_log_proba(self, X: Any, method: str) -> Iterable[Floats]:
+        matrix = self._new_rows(X, method)
+        assert self.tree_.statistics is not None, "a fitted tree keeps its statistics"
+        return map_blocks(
+            prediction.cluster_log_proba,
+            matrix,
+            self.family_,
+            self.tree_.statistics[self._nodes],
+            np.log(self.tree_.n_rows[self._nodes]),
+            stage="predicting",
+        )
+
+    def _new_rows(self, X: Any, method: str) -> Matrix:
+        check_is_fitted(self, "tree_")
+        where = f"{type(self).__name__}.{method}"
+        self._check_features(X, where, reset=False)
+        matrix = as_matrix(X, columns=self._columns, where=where)
+        self.family_.check(first_look(matrix).profile, matrix.columns, where)
+        return matrix
+
+    # ---- border ---------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to one file, complete or not at all.
+
+        Read it back with :func:`distclust.load`.
+        """
+        check_is_fitted(self, "tree_")
+        save_model(self, path)
+
+    def _check_features(self, X: Any, where: str, *, reset: bool) -> None:
+        """Keep or compare names and number of features, in scikit-learn's way."""
+        if isinstance(X, Matrix):
+            X = np.empty((0, X.shape[1]))
+        if not hasattr(X, "shape"):
+            return
+        try:
+            _check_feature_names(self, X, reset=reset)
+            if len(X.shape) == 2:
+                _check_n_features(self, X, reset=reset)
+        except ValueError as error:
+            raise InputError(
+                where, "the features of the fit", str(error), "Pass the same columns."
+            ) from None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+
+class BHC(TreeEstimator):
+    r"""Bayesian hierarchical clustering.
+
+    A greedy tree whose merges are Bayesian hypothesis tests: at each step the two subtrees
+    whose rows most probably form one cluster are joined. The tree says where it should be
+    cut, and bounds the evidence of a Dirichlet-process mixture.
+
+    Parameters
+    ----------
+    family
+        How rows of one cluster are distributed: "auto" (chosen from the data and reported in
+        ``family_reason_``), a name such as "bernoulli", or one of
+        :mod:`distclust.families`.
+    concentration
+        Concentration of the Dirichlet process, above zero; larger values prefer more
+        clusters.
+    optimize
+        Learn the concentration and the family's hyperparameters by gradient. Steps that do
+        not raise ``log_lower_bound_`` are not taken.
+    n_restarts
+        Further optimisations from perturbed hyperparameters.
+    max_rebuilds
+        Largest number of trees built while optimising.
+    criterion
+        Rank merges by "posterior_odds" (as published) or "likelihood_ratio".
+    cut
+        "posterior" cuts from the root down where a merge is improbable; "map" takes the most
+        probable partition of the tree.
+    threshold
+        Probability at which the posterior cut accepts a merge.
+    key_budget
+        Bytes for keeping all pairs' keys. What does not fit is recomputed; the tree is the
+        same.
+    random_state
+        Seed of the restarts.
+
+    Attributes
+    ----------
+    tree_
+        The hierarchy, a :class:`distclust.Tree`.
+    labels_
+        Cluster of each row, numbered by first appearance.
+    n_clusters_, log_evidence_, log_lower_bound_
+        Number of clusters; log p(D | T); bound on the evidence of the DP mixture.
+    family_, family_reason_
+        The family with its hyperparameters, and why it was chosen.
+    concentration_
+        The concentration used, learnt or given.
+    objective_path_
+        The objective after every accepted step of scale search and optimisation.
+
+    References
+    ----------
+    Heller and Ghahramani, "Bayesian Hierarchical Clustering", ICML 2005. Heller, "Efficient
+    Bayesian Methods for Clustering", PhD thesis, 2007, chapter 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distclust import BHC
+    >>> rows = [[1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1],
+    ...         [0, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 1]]
+    >>> model = BHC().fit(np.array(rows))
+    >>> model.labels_.tolist()
+    [0, 0, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        family: Family | str = "auto",
+        concentration: float = 1.0,
+        optimize: bool = False,
+        *,
+        n_restarts: int = 0,
+        max_rebuilds: int = 20,
+        criterion: str = "posterior_odds",
+        cut: str = "posterior",
+        threshold: float = 0.5,
+        key_budget: float = 1e9,
+        random_state: Any = None,
+    ) -> None:
+        self.family = family
+        self.concentration = concentration
+        self.optimize = optimize
+        self.n_restarts = n_restarts
+        self.max_rebuilds = max_rebuilds
+        self.criterion = criterion
+        self.cut = cut
+        self.threshold = threshold
+        self.key_budget = key_budget
+        self.random_state = random_state
+
+    def _mixing(self) -> Mixing:
+        where = "BHC.fit: concentration"
+        return DirichletProcess(check_real(self.concentration, where, above=0.0))
+
+
+class BayesianRoseTree(TreeEstimator):
+    r"""Bayesian rose trees: hierarchies whose nodes have as many children as they need.
+
+    Merging two trees may join them under a new root, absorb one into the other, or collapse
+    both into one node. A group without inner structure becomes one node with many children
+    instead of an arbitrary cascade.
+
+    Parameters
+    ----------
+    variant
+        "brt": the more children, the likelier one cluster, π = 1 − (1 − γ)^(children − 1);
+        "brt-gamma": π = γ; "brt-dp": Dirichlet-process mixing; "bhc-gamma": binary trees
+        with π = γ.
+    gamma
+        Prior probability of a merge at a binary node, between 0 and 1.
+    concentration
+        Concentration of the Dirichlet process, for "brt-dp".
+    optimize
+        Learn γ or the concentration and the family's hyperparameters by gradient; only
+        improvements of ``log_evidence_`` ("brt-dp": ``log_lower_bound_``) are kept.
+    family, n_restarts, max_rebuilds, criterion, cut, threshold, key_budget, random_state
+        As in :class:`BHC`; the criterion of the rose-tree chapter is the likelihood ratio.
+
+    Attributes
+    ----------
+    tree_, labels_, n_clusters_, log_evidence_, family_, family_reason_, objective_path_
+        As in :class:`BHC`.
+    log_lower_bound_, concentration_
+        For "brt-dp" only.
+    gamma_
+        The γ used, learnt or given; not for "brt-dp".
+
+    References
+    ----------
+    Blundell, Teh and Heller, "Bayesian Rose Trees", UAI 2010.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distclust import BayesianRoseTree
+    >>> rows = [[1, 1, 1, 0, 0, 0], [1, 1, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1],
+    ...         [0, 0, 0, 1, 1, 0], [0, 1, 0, 1, 1, 1]]
+    >>> model = BayesianRoseTree().fit(np.array(rows))
+    >>> model.labels_.tolist()
+    [0, 0, 1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        variant: str = "brt",
+        gamma: float = 0.5,
+        family: Family | str = "auto",
+        concentration: float = 1.0,
+        optimize: bool = False,
+        *,
+        n_restarts: int = 0,
+        max_rebuilds: int = 20,
+        criterion: str = "likelihood_ratio",
+        cut: str = "posterior",
+        threshold: float = 0.5,
+        key_budget: float = 1e9,
+        random_state: Any = None,
+    ) -> None:
+        self.variant = variant
+        self.gamma = gamma
+        self.family = family
+        self.concentration = concentration
+        self.optimize = optimize
+        self.n_restarts = n_restarts
+        self.max_rebuilds = max_rebuilds
+        self.criterion = criterion
+        self.cut = cut
+        self.threshold = threshold
+        self.key_budget = key_budget
+        self.random_state = random_state
+
+    def _mixing(self) -> Mixing:
+        where = "BayesianRoseTree.fit"
+        variants = ("brt", "brt-gamma", "brt-dp", "bhc-gamma")
+        variant = check_choice(self.variant, f"{where}: variant", variants)
+        gamma = check_real(self.gamma, f"{where}: gamma", above=0.0, below=1.0)
+        concentration = check_real(self.concentration, f"{where}: concentration", above=0.0)
+        if variant == "brt":
+            return RoseMixing(gamma)
+        return DirichletProcess(concentration) if variant == "brt-dp" else ConstantMixing(gamma)
+
+    def _many_children(self) -> bool:
+        return self.variant != "bhc-gamma"
+
+
+def fit_here(
+    family: Family, stats: Floats, search: SearchPlan, learning: LearningPlan
+) -> FittedTree:
+    """Fit with as many threads as this process or this worker may use."""
+    return fit_tree(family, stats, dataclasses.replace(search, threads=local_threads()), learning)
+
+
+def _check_enough_rows(matrix: Matrix, where: str) -> None:
+    if matrix.shape[0] < 2:
+        raise InputError(
+            where,
+            "at least 2 rows to make a tree of",
+            f"n_samples = {matrix.shape[0]}",
+            "Pass more rows.",
+        )

@@ -1,0 +1,55 @@
+"""Fixtures that every folder may use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import hypothesis
+import numpy as np
+import pytest
+
+# Compiled functions make the first example slow; time limits belong to pytest.
+hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=1000)
+hypothesis.settings.load_profile("default")
+
+
+@pytest.fixture(params=range(3))
+def seed(request: pytest.FixtureRequest) -> int:
+    """Run a test that draws numbers on several seeds."""
+    return int(request.param)
+
+
+@pytest.fixture
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def local_client() -> Iterator[Any]:
+    """Return a client of two worker processes, on random ports and without a dashboard.
+
+    It is not the current client: tests beside it go on in process. Ask for `on_client`.
+    """
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            host="127.0.0.1",
+            dashboard_address=None,
+            worker_dashboard_address=None,
+            memory_limit="2GB",
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def on_client(local_client: Any) -> Iterator[Any]:
+    """Make the local cluster the place where work runs, for one test."""
+    with local_client.as_current():
+        yield local_client

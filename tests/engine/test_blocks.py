@@ -1,0 +1,315 @@
+"""Block maps: in process, on a client, over any chunking, dense and sparse."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse
+import sparse
+
+from distclust import engine, events
+from distclust.errors import ClusterError, InputError
+from distclust.store import ArrayMatrix, Matrix, SparseMatrix
+
+N_ROWS = 1500  # six blocks, of which the last is not full
+WIDE = 60
+
+
+def matrix_of(X: Any, **options: Any) -> Matrix:
+    """Return a matrix with blocks small enough for tests."""
+    matrix = engine.as_matrix(X, **options)
+    matrix.block_rows = 256
+    return matrix
+
+
+def weigh(block: Any, start: int, weights: np.ndarray) -> np.ndarray:
+    """Return sums whose last bits depend on shapes and order."""
+    positions = np.arange(start, start + block.shape[0])
+    return np.append(block @ weights, [np.sin(positions).sum()])
+
+
+def first_row(block: Any, start: int) -> int:
+    return start
+
+
+def slow_sum(block: Any, start: int, seconds: float) -> np.ndarray:
+    time.sleep(seconds)
+    return np.asarray(block.sum(axis=0))
+
+
+def report(block: Any, start: int) -> int:
+    events.emit("inside", start, job="j", process=os.getpid())
+    return os.getpid()
+
+
+def fail_on(item: int, bad: int) -> int:
+    if item == bad:
+        raise InputError("item", "a good one", item, "Leave it out.")
+    return item
+
+
+def where_am_i() -> tuple[int, int]:
+    return os.getpid(), engine.local_threads()
+
+
+def nested_threads(block: Any, start: int) -> tuple[int, bool]:
+    return engine.local_threads(), engine.current_client() is None
+
+
+def end_process(item: int) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def describe(matrix: Matrix, *, factor: float) -> tuple[str, float]:
+    return type(matrix).__name__, float(matrix.read_all().sum()) * factor
+
+
+@pytest.fixture(scope="module")
+def values() -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(N_ROWS, WIDE)).round(3)
+
+
+@pytest.fixture(scope="module")
+def weights() -> np.ndarray:
+    return np.random.default_rng(1).normal(size=WIDE)
+
+
+def weighed(X: Any, weights: np.ndarray) -> list[bytes]:
+    return [part.tobytes() for part in engine.map_blocks(weigh, matrix_of(X), weights)]
+
+
+CHUNKINGS = [N_ROWS, 700, 256, 100, (1, 0, 1399, 100)]
+
+
+@pytest.mark.parametrize("rows", CHUNKINGS)
+@pytest.mark.parametrize("columns", [WIDE, 25])
+def test_map_blocks__any_chunking_equals_one_array(values, weights, rows, columns):
+    expected = weighed(values, weights)
+    assert len(expected) == 6
+    assert weighed(da.from_array(values, chunks=(rows, columns)), weights) == expected
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_map_blocks__any_number_of_threads_gives_the_same_bits(values, weights, threads):
+    with engine.connect("threads", threads=threads):
+        assert engine.local_threads() == threads
+        assert weighed(values, weights) == weighed(values.copy(order="F"), weights)
+
+
+@pytest.mark.cluster
+def test_map_blocks__client_equals_in_process(values, weights, local_client):
+    expected = weighed(values, weights)
+    with local_client.as_current():
+        assert weighed(values, weights) == expected
+        for rows in (N_ROWS, 700, 100):
+            assert weighed(da.from_array(values, chunks=(rows, 40)), weights) == expected
+
+
+@pytest.mark.cluster
+def test_map_blocks__persisted_array_is_read_where_it_lies(values, weights, on_client):
+    array = on_client.persist(da.from_array(values, chunks=(400, WIDE)))
+    assert weighed(array, weights) == weighed(values, weights)
+    np.testing.assert_array_equal(matrix_of(array).block(1), values[256:512])
+
+
+SPARSE_KINDS = [
+    scipy.sparse.csr_matrix,
+    scipy.sparse.csr_array,
+    scipy.sparse.coo_array,
+    sparse.COO.from_numpy,
+    sparse.GCXS.from_numpy,
+]
+
+
+@pytest.fixture(scope="module")
+def mostly_zeros() -> np.ndarray:
+    rng = np.random.default_rng(2)
+    return rng.poisson(0.05, size=(40_000, 7))
+
+
+@pytest.mark.parametrize("convert", SPARSE_KINDS)
+def test_map_blocks__sparse_equals_dense(mostly_zeros, convert):
+    matrix = engine.as_matrix(convert(mostly_zeros))
+    assert matrix.is_sparse
+    assert matrix.n_blocks == 3
+    total = engine.reduce_blocks(slow_sum, matrix, 0.0)
+    np.testing.assert_array_equal(total, mostly_zeros.sum(axis=0))
+
+
+@pytest.mark.parametrize("convert", SPARSE_KINDS)
+@pytest.mark.parametrize("rows", [40_000, 17_000, 3_000])
+def test_map_blocks__sparse_chunks_equal_one_csr(mostly_zeros, convert, rows):
+    array = da.from_array(mostly_zeros, chunks=(rows, 7)).map_blocks(convert)
+    matrix = engine.as_matrix(array)
+    assert matrix.is_sparse
+    whole = SparseMatrix(scipy.sparse.csr_array(mostly_zeros))
+    for index in range(whole.n_blocks):
+        expected, actual = whole.block(index), matrix.block(index)
+        np.testing.assert_array_equal(actual.data, expected.data)
+        np.testing.assert_array_equal(actual.indices, expected.indices)
+        np.testing.assert_array_equal(actual.indptr, expected.indptr)
+    assert (matrix.read_all() != whole.read_all()).nnz == 0
+
+
+@pytest.mark.cluster
+def test_map_blocks__sparse_chunks_on_client_equal_in_process(mostly_zeros, on_client):
+    array = da.from_array(mostly_zeros, chunks=(9_000, 4)).map_blocks(scipy.sparse.csr_array)
+    total = engine.reduce_blocks(slow_sum, engine.as_matrix(array), 0.0)
+    np.testing.assert_array_equal(total, mostly_zeros.sum(axis=0))
+
+
+def test_map_blocks__values_come_in_block_order(values):
+    starts = list(engine.map_blocks(first_row, matrix_of(values)))
+    assert starts == [0, 256, 512, 768, 1024, 1280]
+
+
+def test_map_blocks__starts_nothing_until_asked_and_stops_when_left():
+    computed = []
+    lazy = da.from_array(np.zeros((2560, WIDE)), chunks=(256, WIDE)).map_blocks(
+        lambda block: computed.append(1) or block, meta=np.empty((0, 0))
+    )
+    with engine.connect("threads", threads=2):
+        results = engine.map_blocks(first_row, matrix_of(lazy))
+        assert computed == []
+        next(results)
+        results.close()
+    assert 0 < len(computed) <= 6  # at most 4 in flight beside the one taken, not 10
+
+
+def test_map_blocks__one_block_runs_in_the_calling_thread():
+    small = ArrayMatrix(np.ones((10, 3)))
+    assert list(engine.map_blocks(report, small)) == [os.getpid()]
+    threads = threading.active_count()
+    with engine.connect("threads", threads=3):
+        assert list(engine.map_blocks(nested_threads, small)) == [(3, True)]
+    assert threading.active_count() == threads
+
+
+def test_map_blocks__several_blocks_get_one_thread_each(values):
+    with engine.connect("threads", threads=3):
+        granted = set(engine.map_blocks(nested_threads, matrix_of(values)))
+    assert granted == {(1, True)}
+
+
+def test_map_blocks__reports_its_stage(values):
+    seen: list[events.Event] = []
+    with events.listen(seen.append):
+        list(engine.map_blocks(first_row, matrix_of(values), stage="look"))
+    assert (seen[0].stage, seen[0].done, seen[0].total) == ("look", 0, 6)
+    assert (seen[-1].done, seen[-1].total) == (6, 6)
+
+
+def test_map_ordered__yields_in_order_and_raises_what_the_function_raised():
+    assert list(engine.map_ordered(fail_on, range(20), -1)) == list(range(20))
+    results = engine.map_ordered(fail_on, range(20), 7)
+    assert [next(results) for _ in range(7)] == list(range(7))
+    with pytest.raises(InputError, match="a good one"):
+        next(results)
+
+
+@pytest.mark.cluster
+def test_map_ordered__errors_come_back_whole_from_a_worker(on_client):
+    assert list(engine.map_ordered(fail_on, range(20), -1)) == list(range(20))
+    with pytest.raises(InputError, match="a good one") as caught:
+        list(engine.map_ordered(fail_on, range(20), 7))
+    assert caught.value.got == 7
+
+
+def test_map_ordered__nothing_to_do():
+    assert list(engine.map_ordered(fail_on, [], 0)) == []
+
+
+def test_map_blocks__refuses_functions_that_cannot_travel(values):
+    with pytest.raises(AssertionError, match="module-level"):
+        list(engine.map_blocks(lambda block, start: 0, matrix_of(values)))
+
+
+@pytest.mark.cluster
+def test_run__uses_one_worker_and_its_threads(local_client):
+    assert engine.run(where_am_i) == (os.getpid(), engine.local_threads())
+    with local_client.as_current():
+        process, threads = engine.run(where_am_i)
+    assert process != os.getpid()
+    assert threads == 1
+
+
+@pytest.mark.cluster
+def test_run__dask_matrix_arrives_in_memory(values, local_client):
+    array = da.from_array(values, chunks=(400, 30))
+    expected = describe(ArrayMatrix(values), factor=2.0)
+    with local_client.as_current():
+        assert engine.run(describe, matrix_of(values), factor=2.0) == expected
+        assert engine.run(describe, engine.as_matrix(array), factor=2.0) == expected
+
+
+@pytest.mark.cluster
+def test_map_blocks__events_from_workers_reach_the_listener(values, on_client):
+    seen: list[events.Event] = []
+    with events.listen(seen.append):
+        processes = list(engine.map_blocks(report, matrix_of(values)))
+    assert os.getpid() not in processes
+    assert sorted(event.done for event in seen) == [0, 256, 512, 768, 1024, 1280]
+    assert {event.metrics["process"] for event in seen} == set(processes)
+    assert {(event.job, event.stage) for event in seen} == {("j", "inside")}
+
+
+@pytest.mark.cluster
+def test_map_blocks__a_broken_listener_of_worker_events_is_an_error(values, on_client):
+    def broken(event: events.Event) -> None:
+        raise RuntimeError("broken listener")
+
+    with events.listen(broken), pytest.raises(RuntimeError, match="broken listener"):
+        list(engine.map_blocks(report, matrix_of(values)))
+
+
+def test_profile_matrix__names_the_place_of_an_infinity_in_a_dask_array():
+    values = np.zeros((700, WIDE))
+    values[600, 17] = -np.inf
+    matrix = matrix_of(da.from_array(values, chunks=(500, WIDE)), where="BHC.fit(X)")
+    with pytest.raises(InputError, match=r"BHC.fit\(X\).*inf in row 600, column 17"):
+        engine.profile_matrix(matrix)
+
+
+def _kill_one_worker(client: Any, after: float) -> threading.Thread:
+    process = next(iter(client.run(os.getpid).values()))
+
+    def kill() -> None:
+        time.sleep(after)
+        os.kill(process, signal.SIGKILL)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    return thread
+
+
+@pytest.mark.cluster
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", ["in memory", "dask"])
+def test_map_blocks__killed_worker_changes_nothing(values, kind):
+    expected = engine.reduce_blocks(slow_sum, matrix_of(values), 0.0)
+    chunked = da.from_array(values, chunks=(400, WIDE)) if kind == "dask" else values
+    with engine.connect("local", workers=2, threads=1) as session:
+        killer = _kill_one_worker(session.client, after=0.5)
+        actual = engine.reduce_blocks(slow_sum, matrix_of(chunked), 0.4)
+        killer.join()
+    assert actual.tobytes() == expected.tobytes()
+
+
+@pytest.mark.cluster
+@pytest.mark.chaos
+def test_run__task_that_kills_its_workers_is_a_cluster_error():
+    import dask
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        engine.connect("local", workers=1, threads=1),
+        pytest.raises(ClusterError, match="more memory"),
+    ):
+        engine.run(end_process, 0)

@@ -1,0 +1,200 @@
+"""The greedy search equals the naive one, with and without every shortcut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from distclust.families import Bernoulli, Gaussian
+from distclust.families.base import Family
+from distclust.families.pairs import PairScorer, pair_scorer
+from distclust.trees import search as search_module
+from distclust.trees.evaluate import ConstantMixing, DirichletProcess, RoseMixing, evaluate
+from distclust.trees.search import SearchPlan, greedy_search
+from tests.oracles.search import NaiveSearch, as_nested
+
+MIXINGS = {"dp": DirichletProcess, "rose": RoseMixing, "constant": ConstantMixing}
+
+
+def binary_rows(seed, n, d, n_clusters=3):
+    rng = np.random.default_rng(seed)
+    centres = rng.beta(0.4, 0.4, size=(n_clusters, d))
+    return (rng.random((n, d)) < centres[rng.integers(0, n_clusters, n)]).astype(np.uint8)
+
+
+def bernoulli_problem(seed, n, d):
+    rows = binary_rows(seed, n, d)
+    rng = np.random.default_rng(seed + 1)
+    family = Bernoulli(rng.gamma(2.0, size=d), rng.gamma(2.0, size=d))
+    return family, family.accumulate(rows, np.arange(n), n)
+
+
+def gaussian_problem(seed, n, d):
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, d)) + 4.0 * rng.integers(0, 3, size=(n, 1))
+    spread = rng.normal(size=(d, d))
+    family = Gaussian(rows.mean(axis=0), 0.3, d + 2.0, 0.2 * (spread @ spread.T + np.eye(d)))
+    return family, family.accumulate(rows, np.arange(n), n)
+
+
+PROBLEMS = {"bernoulli": bernoulli_problem, "gaussian": gaussian_problem}
+
+
+def naive(family, stats, mixing, parameter, criterion, many_children):
+    return NaiveSearch(
+        lambda rows: float(family.log_marginal(stats[rows].sum(axis=0)[None])[0]),
+        lambda rows: float(stats[rows, 0].sum()),
+        mixing,
+        parameter,
+        criterion,
+        many_children,
+    ).run(len(stats))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+@pytest.mark.parametrize(
+    ("mixing", "parameter", "criterion", "many_children"),
+    [
+        ("dp", 1.3, "posterior_odds", False),
+        ("dp", 0.4, "likelihood_ratio", False),
+        ("dp", 0.8, "likelihood_ratio", True),
+        ("dp", 0.8, "posterior_odds", True),
+        ("rose", 0.4, "likelihood_ratio", True),
+        ("rose", 0.4, "posterior_odds", True),
+        ("constant", 0.3, "likelihood_ratio", True),
+        ("constant", 0.3, "likelihood_ratio", False),
+    ],
+)
+@pytest.mark.parametrize("key_budget", [0.0, 1e9])
+def test_greedy_search__equals_naive_search(
+    seed, problem, mixing, parameter, criterion, many_children, key_budget
+):
+    family, stats = PROBLEMS[problem](seed, 9, 7)
+    expected, _ = naive(family, stats, mixing, parameter, criterion, many_children)
+    plan = SearchPlan(MIXINGS[mixing](parameter), criterion, many_children, key_budget)
+    found = greedy_search(family, stats, plan)
+    assert as_nested(found.structure) == expected
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_greedy_search__odds_equal_naive_odds_to_nine_digits(seed):
+    family, stats = bernoulli_problem(seed, 10, 12)
+    _, expected = naive(family, stats, "dp", 1.0, "posterior_odds", False)
+    mixing = DirichletProcess(1.0)
+    found = greedy_search(family, stats, SearchPlan(mixing))
+    n_rows = found.structure.sum_up(stats[:, 0])
+    odds = evaluate(found.structure, n_rows, found.log_marginal, mixing).log_odds[10:]
+    np.testing.assert_allclose(odds, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+@pytest.mark.parametrize("many_children", [False, True])
+def test_greedy_search__key_matrix_and_threads_change_nothing(problem, many_children):
+    family, stats = PROBLEMS[problem](3, 300, 5)
+    plans = [
+        SearchPlan(RoseMixing(0.5), "likelihood_ratio", many_children, budget, threads)
+        for budget, threads in [(0.0, 1), (0.0, 2), (1e9, 1), (1e9, 2)]
+    ]
+    first, *others = [greedy_search(family, stats, plan) for plan in plans]
+    for other in others:
+        np.testing.assert_array_equal(first.structure.child_list, other.structure.child_list)
+        np.testing.assert_array_equal(first.log_marginal, other.log_marginal)
+
+
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+@pytest.mark.parametrize("n", [60, 250])
+def test_greedy_search__shortcuts_change_nothing(problem, n, monkeypatch):
+    # Few columns: many equal rows, hence many exact ties.
+    family, stats = PROBLEMS[problem](5, n, 4)
+    plan = SearchPlan(DirichletProcess(1.0))
+    fast = greedy_search(family, stats, plan)
+    monkeypatch.setattr(search_module, "pair_scorer", PairScorer)
+    plain = greedy_search(family, stats, plan)
+    np.testing.assert_array_equal(fast.structure.child_list, plain.structure.child_list)
+    np.testing.assert_array_equal(fast.log_marginal, plain.log_marginal)
+
+
+def test_greedy_search__ties_go_to_smallest_ids():
+    rows = np.repeat([[1, 1, 0, 0], [0, 0, 1, 1]], 3, axis=0)
+    family = Bernoulli(np.ones(4), np.ones(4))
+    found = greedy_search(
+        family, family.accumulate(rows, np.arange(6), 6), SearchPlan(DirichletProcess(1.0))
+    )
+    assert found.structure.children(6).tolist() == [0, 1]
+    assert found.structure.children(7).tolist() == [2, 6]
+    assert found.structure.children(8).tolist() == [3, 4]
+
+
+def test_greedy_search__identical_rows_become_one_rose_node():
+    rows = np.ones((12, 3))
+    family = Bernoulli(np.ones(3), np.ones(3))
+    stats = family.accumulate(rows, np.arange(12), 12)
+    found = greedy_search(family, stats, SearchPlan(RoseMixing(0.5), "likelihood_ratio", True))
+    assert found.structure.n_internal == 1
+
+
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+def test_greedy_search__row_order_only_renames_leaves(problem):
+    family, stats = PROBLEMS[problem](8, 40, 30)
+    order = np.random.default_rng(0).permutation(40)
+    plan = SearchPlan(DirichletProcess(1.0))
+    straight = greedy_search(family, stats, plan).structure
+    shuffled = greedy_search(family, stats[order], plan).structure
+
+    def clades(structure, names):
+        below = [frozenset(names[structure.leaves(k)].tolist()) for k in range(40, 79)]
+        return set(below)
+
+    assert clades(straight, np.arange(40)) == clades(shuffled, order)
+
+
+def test_greedy_search__preformed_singletons_change_nothing_and_blocks_stay_whole():
+    family, stats = bernoulli_problem(2, 30, 8)
+    blocks = np.add.reduceat(stats, np.arange(0, 30, 3), axis=0)
+    found = greedy_search(family, blocks, SearchPlan(DirichletProcess(1.0), key_budget=0.0))
+    expected, _ = naive(family, blocks, "dp", 1.0, "posterior_odds", False)
+    assert as_nested(found.structure) == expected
+
+
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+@pytest.mark.parametrize("scale", [1.0, 1e4])
+def test_pair_scorer__stays_within_its_stated_error(problem, scale):
+    family, stats = PROBLEMS[problem](1, 80, 6)
+    if problem == "gaussian":
+        stats = family.accumulate(
+            scale * np.random.default_rng(0).normal(size=(80, 6)), np.arange(80), 80
+        )
+    scorer = pair_scorer(family, stats)
+    everyone = np.arange(80)
+    tile, error = scorer.leaf_rows(0, 80)
+    for k in range(80):
+        exact = scorer.exact(k, everyone)
+        off = np.abs(tile[k] - exact)
+        off[k] = 0.0
+        assert off.max() <= error + 1e-300
+        assert np.abs(scorer.row(k, everyone) - exact).max() <= scorer.error
+    for j in range(1, 40):
+        log_f = float(scorer.exact(0, np.array([j]))[0])
+        scorer.combine(0, j, log_f)
+    rest = np.arange(40, 80)
+    assert np.abs(scorer.row(0, rest) - scorer.exact(0, rest)).max() <= scorer.error
+    assert np.abs(scorer.row(50, np.array([0])) - scorer.exact(50, np.array([0]))) <= scorer.error
+
+
+def test_bernoulli_pairs__tables_too_small_for_the_counts_change_nothing(monkeypatch):
+    family, stats = bernoulli_problem(4, 120, 9)
+    stats[:5] *= 50  # leaves that stand for many rows
+    plan = SearchPlan(DirichletProcess(1.0))
+    expected = greedy_search(family, stats, plan)
+    monkeypatch.setattr("distclust.families.pairs._TABLE_BYTES", 16 * 9 * 7)
+    found = greedy_search(family, stats, plan)
+    np.testing.assert_array_equal(found.structure.child_list, expected.structure.child_list)
+
+
+def test_greedy_search__two_leaves_and_one():
+    family, stats = bernoulli_problem(0, 2, 3)
+    assert greedy_search(family, stats, SearchPlan(DirichletProcess(1.0))).structure.n_nodes == 3
+    one = greedy_search(family, stats[:1], SearchPlan(DirichletProcess(1.0)))
+    assert one.structure.n_nodes == 1
+    assert isinstance(family, Family)
