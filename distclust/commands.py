@@ -8,11 +8,13 @@ refused before work starts, and files appear whole or not at all.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -186,16 +188,21 @@ def doctor(scheduler: str | None, common: Common) -> int:
 def demo(out: Path, scheduler: str, common: Common) -> None:
     """Cluster an invented field notebook and draw what was found."""
     from distclust.report import demo as script
+    from distclust.report.demo_data import field_notebook
 
     if common.plan:
         _say_plan(script.plan(), common)
         return
+    notebook = field_notebook(common.seed)
+    is_told = not (common.as_json or common.quiet)
+    if is_told:
+        _console().print(script.introduction(notebook), "\n", highlight=False)
     with _followed(common), _connected(scheduler, workers=2, threads=1):
-        found = script.run(common.seed)
+        found = script.run(notebook, common.seed)
     written = script.write(found, out)
     if common.as_json:
         _print_json({"command": "demo", **found.as_dict(), "written": written})
-    elif not common.quiet:
+    elif is_told:
         script.tell(_console(), found, written)
 
 
@@ -205,6 +212,10 @@ def make_model(fitting: Fitting, seed: int) -> Model:
 
     kind = {"bhc": BHC, "rose": BayesianRoseTree}[fitting.method]
     given = {name: value for name, value in fitting.parameters.items() if value is not None}
+    foreign = [name for name in given if name not in signature(kind).parameters]
+    if foreign:
+        where, hint = f"fit {fitting.method}", "Leave it out, or fit a rose tree."
+        raise InputError(where, "options of that method", f"--{foreign[0]}", hint)
     model: Model = kind(random_state=seed, **given)
     return model
 
@@ -304,7 +315,8 @@ def _say_model(model: Model, showing: Showing, written: Mapping[str, Path], comm
         return
     console = _console()
     console.print(model.tree_)
-    print_summary(console, summary)
+    console.print()
+    print_summary(console, summary, features=False)
     for name, path in written.items():
         console.print(f"{name.capitalize()} written to {path}", highlight=False)
 
@@ -342,7 +354,16 @@ def _say_plan(plan: Plan, common: Common) -> None:
 
 
 def _print_json(document: Mapping[str, Any]) -> None:
-    print(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+    print(json.dumps(_finite(document), ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinities: they become null."""
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _console() -> Console:

@@ -17,6 +17,7 @@ from distclust.engine.connect import current_client
 from distclust.engine.matrices import check_finite_csr, check_no_infinity, is_scipy_sparse
 from distclust.errors import InputError
 from distclust.store import ArrayMatrix, Block, Column, Matrix, SparseMatrix, canonical_csr
+from distclust.store.matrix import aligned
 
 Array = npt.NDArray[Any]
 
@@ -61,7 +62,7 @@ class Cut:
             return csr
         values = parts[0] if len(parts) == 1 else np.concatenate(parts)
         check_no_infinity(values, self.where, self.first_row)
-        return np.ascontiguousarray(values, dtype=self.dtype)
+        return aligned(values, self.dtype)
 
     def _read(self, chunk: Any, length: int) -> Any:
         """Return one chunk in the layout of the matrix, if it is what was announced."""

@@ -3,6 +3,10 @@
 Data of the caller travel inside the tasks, not by ``scatter``: a task that lost its
 worker is then run again by Dask from what the scheduler holds. What all tasks of a map
 share is one task of its own, sent once.
+
+Everything is pickled to one string of bytes before Dask sees it, arguments and results.
+Dask would send the memory of arrays as it is and let it land anywhere; numpy sums an array
+that starts at an odd byte in another order, and the answer would differ in its last bits.
 """
 
 from __future__ import annotations
@@ -38,9 +42,20 @@ _event_queues: weakref.WeakKeyDictionary[Any, queue.SimpleQueue[events.Event]] =
 
 @dataclass(frozen=True)
 class _Sealed:
-    """Wraps what a task carries, so that Dask does not search it for other tasks."""
+    """What a task carries or returns, as bytes; Dask does not look inside either."""
 
-    content: Any
+    content: bytes
+
+    def open(self) -> Any:
+        from distributed.protocol.pickle import loads
+
+        return loads(self.content)
+
+
+def _seal(*content: Any) -> _Sealed:
+    from distributed.protocol.pickle import dumps
+
+    return _Sealed(dumps(content))
 
 
 @dataclass(frozen=True)
@@ -58,7 +73,7 @@ class _Order:
     topic: str | None
     whole_worker: bool = False
 
-    def call(self, *args: Any, **kwargs: Any) -> Any:
+    def call(self, *args: Any, **kwargs: Any) -> _Sealed:
         from distributed import get_worker
 
         worker = get_worker()
@@ -70,7 +85,7 @@ class _Order:
                 topic = self.topic
                 send = lambda event: worker.log_event(topic, event.as_dict())  # noqa: E731
                 stack.enter_context(events.redirect(send))
-            return self.function(*args, **kwargs)
+            return _seal(self.function(*args, **kwargs))
 
 
 def map_items(
@@ -83,16 +98,16 @@ def map_items(
     """Yield ``function(*item, *shared)`` in order, twice the cluster's threads ahead."""
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
-    common = _submit(client, _unseal, f"{prefix}-shared", _Sealed(shared))
+    common = _submit(client, _hold, f"{prefix}-shared", _seal(*shared))
     limit = 2 * max(1, sum(client.nthreads().values()))
     pending: deque[Any] = deque()
     for i, item in enumerate(items):
         if len(pending) == limit:
-            yield result_of(client, pending.popleft())
-        sealed = _Sealed((order, item))
+            yield _open(client, pending.popleft())
+        sealed = _seal(order, item)
         pending.append(_submit(client, _call_item, f"{prefix}-{i}", sealed, common))
     while pending:
-        yield result_of(client, pending.popleft())
+        yield _open(client, pending.popleft())
 
 
 def map_dask_blocks(
@@ -111,19 +126,19 @@ def map_dask_blocks(
 
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
-    common = _submit(client, _unseal, f"{prefix}-shared", _Sealed(shared))
+    common = _submit(client, _hold, f"{prefix}-shared", _seal(*shared))
     call = dask.delayed(_call_cut, pure=False)
     tasks = []
     for i in range(matrix.n_blocks):
         cut = matrix.cut(i)
         chunks = [matrix.chunks[j] for j in cut.chunks]
-        sealed = dask.delayed(_Sealed((order, cut)), traverse=False, pure=False)
+        sealed = dask.delayed(_seal(order, cut), traverse=False, pure=False)
         tasks.append(call(sealed, common, *chunks, dask_key_name=f"{prefix}-{i}"))
     with dask.config.set(_LARGE_TASKS):
         pending = deque(client.compute(tasks))
     del tasks
     while pending:
-        yield result_of(client, pending.popleft())
+        yield _open(client, pending.popleft())
 
 
 def run_on_client(
@@ -134,9 +149,14 @@ def run_on_client(
     matrices: list[Any] = []
     sent_args = tuple(_send(client, value, matrices) for value in args)
     sent_kwargs = {name: _send(client, value, matrices) for name, value in kwargs.items()}
-    sealed = _Sealed((order, sent_args, sent_kwargs))
+    sealed = _seal(order, sent_args, sent_kwargs)
     key = _task_prefix(getattr(function, "__name__", "run"))
-    return result_of(client, _submit(client, _call_run, key, sealed, *matrices))
+    return _open(client, _submit(client, _call_run, key, sealed, *matrices))
+
+
+def _open(client: Any, future: Any) -> Any:
+    (value,) = result_of(client, future).open()
+    return value
 
 
 def result_of(client: Any, future: Any) -> Any:
@@ -217,7 +237,7 @@ def _send(client: Any, value: Any, matrices: list[Any]) -> Any:
 
     gather = dask.delayed(_call_hold, pure=False)
     facts = (value.cut_all(), value.columns, None)
-    sealed = dask.delayed(_Sealed(facts), traverse=False, pure=False)
+    sealed = dask.delayed(_seal(*facts), traverse=False, pure=False)
     chunks = [value.chunks[j] for j in facts[0].chunks]
     task = gather(sealed, *chunks, dask_key_name=_task_prefix("gather_rows"))
     with dask.config.set(_LARGE_TASKS):
@@ -228,28 +248,30 @@ def _send(client: Any, value: Any, matrices: list[Any]) -> Any:
 # What runs on workers -------------------------------------------------------------------
 
 
-def _unseal(sealed: _Sealed) -> Any:
-    return sealed.content
+def _hold(sealed: _Sealed) -> _Sealed:
+    return sealed
 
 
-def _call_item(sealed: _Sealed, shared: tuple[Any, ...]) -> Any:
-    order, item = sealed.content
-    return order.call(*item, *shared)
+def _call_item(sealed: _Sealed, shared: _Sealed) -> _Sealed:
+    order: _Order
+    order, item = sealed.open()
+    return order.call(*item, *shared.open())
 
 
-def _call_cut(sealed: _Sealed, shared: tuple[Any, ...], *chunks: Any) -> Any:
+def _call_cut(sealed: _Sealed, shared: _Sealed, *chunks: Any) -> _Sealed:
     order: _Order
     cut: Cut
-    order, cut = sealed.content
-    return order.call(cut.assemble(*chunks), cut.first_row, *shared)
+    order, cut = sealed.open()
+    return order.call(cut.assemble(*chunks), cut.first_row, *shared.open())
 
 
 def _call_hold(sealed: _Sealed, *chunks: Any) -> Any:
-    return hold_in_memory(*sealed.content, *chunks)
+    return hold_in_memory(*sealed.open(), *chunks)
 
 
-def _call_run(sealed: _Sealed, *matrices: Any) -> Any:
-    order, args, kwargs = sealed.content
+def _call_run(sealed: _Sealed, *matrices: Any) -> _Sealed:
+    order: _Order
+    order, args, kwargs = sealed.open()
     args = [_fill(value, matrices) for value in args]
     return order.call(*args, **{name: _fill(value, matrices) for name, value in kwargs.items()})
 

@@ -149,7 +149,7 @@ def map_in_order(call: Callable[[int], Result], n_items: int, threads: int) -> I
 
     A single item runs in the calling thread and keeps all its threads to itself.
     """
-    if n_items == 1 or threads == 1:
+    if n_items <= 1 or threads == 1:
         for i in range(n_items):
             yield _call_limited(call, i)
         return

@@ -19,9 +19,11 @@ from distclust.families._blocks import (
     n_rows_of,
     numeric_rows,
 )
+from distclust.families._checks import check_labels, refuse
 from distclust.families._counts_numerics import add_rising
 from distclust.families._numerics import accumulate_counts, accumulate_counts_csr
-from distclust.families.base import Column, Family, Profile, check_labels, refuse
+from distclust.families.base import Family
+from distclust.families.columns import Column, Profile
 
 _ROW_CELLS = 1 << 20  # a dense chunk of rows stays near 8 MB
 

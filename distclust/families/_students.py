@@ -6,6 +6,7 @@ import numpy as np
 from scipy.special import gammaln, stdtrit
 
 from distclust.families._blocks import FloatArray
+from distclust.families._checks import Hyperparameter, check_vector
 from distclust.validation import check_real
 
 SCALE_GRID = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -17,6 +18,16 @@ def check_scale(value: object, where: str) -> object:
     if value is None or (isinstance(value, str) and value == "auto"):
         return value
     return check_real(value, where, above=0.0)
+
+
+def check_mean(value: object, where: str) -> Hyperparameter:
+    """Return None, a float or a vector of floats."""
+    if value is None:
+        return None
+    if np.ndim(value) == 0:  # type: ignore[arg-type]
+        item = value.item() if isinstance(value, np.ndarray) else value
+        return check_real(item, where)
+    return check_vector(value, where)
 
 
 def log_student(

@@ -49,85 +49,19 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from distclust.errors import InputError, ModelFormatError
+from distclust.errors import InputError
 from distclust.families._blocks import Block, FloatArray, IntArray, n_rows_of, row_slice
+from distclust.families._checks import check_labels, check_positive, refuse
 from distclust.families._numerics import scatter_rows
-from distclust.validation import check_real
-
-Hyperparameter: TypeAlias = Any  # None (empirical), a number, or an array (n_features,)
+from distclust.families.columns import Column, Profile
 
 _STATISTICS_CELLS = 1 << 20  # temporaries of the defaults stay near 8 MB
 _WEIGHT_CELLS = 1 << 22
-
-
-class Column(Protocol):
-    """What a family wants to know about a column."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def kind(self) -> str:
-        """Either "number" or "category"."""
-
-    @property
-    def levels(self) -> tuple[str, ...]: ...
-
-
-class Profile(Protocol):
-    """One-pass facts about the data, one value a column (arrays of length d)."""
-
-    @property
-    def n_rows(self) -> int: ...
-
-    @property
-    def n_missing(self) -> npt.NDArray[Any]: ...
-
-    @property
-    def n_nonzero(self) -> npt.NDArray[Any]: ...
-
-    @property
-    def minimum(self) -> npt.NDArray[Any]: ...
-
-    @property
-    def maximum(self) -> npt.NDArray[Any]: ...
-
-    @property
-    def all_integer(self) -> npt.NDArray[Any]: ...
-
-    @property
-    def any_infinite(self) -> npt.NDArray[Any]: ...
-
-
-@dataclass(frozen=True)
-class ProfileView:
-    """The profile of some of the columns."""
-
-    n_rows: int
-    n_missing: npt.NDArray[Any]
-    n_nonzero: npt.NDArray[Any]
-    minimum: npt.NDArray[Any]
-    maximum: npt.NDArray[Any]
-    all_integer: npt.NDArray[Any]
-    any_infinite: npt.NDArray[Any]
-
-
-def select_profile(profile: Profile, chosen: npt.NDArray[Any]) -> ProfileView:
-    """Return the profile of the `chosen` columns (indices or a mask)."""
-    return ProfileView(
-        profile.n_rows,
-        profile.n_missing[chosen],
-        profile.n_nonzero[chosen],
-        profile.minimum[chosen],
-        profile.maximum[chosen],
-        profile.all_integer[chosen],
-        profile.any_infinite[chosen],
-    )
 
 
 class RowFunctions(NamedTuple):
@@ -479,107 +413,6 @@ def group_chunks(n_groups: int, n_features: int) -> Iterator[slice]:
     step = max(1, _WEIGHT_CELLS // n_features)
     for start in range(0, n_groups, step):
         yield slice(start, min(start + step, n_groups))
-
-
-# ---- checks shared by the families ------------------------------------------------------
-
-
-def check_positive(value: object, where: str) -> Hyperparameter:
-    """Return None, a positive float or an array of positive floats."""
-    if value is None:
-        return None
-    if np.ndim(value) == 0:  # type: ignore[arg-type]
-        item = value.item() if isinstance(value, np.ndarray) else value
-        return check_real(item, where, above=0.0)
-    return check_vector(value, where, "positive finite numbers", positive=True)
-
-
-def check_vector(
-    value: object, where: str, expected: str = "finite numbers", *, positive: bool = False
-) -> FloatArray:
-    """Return `value` as a fresh float64 vector."""
-    try:
-        vector = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise InputError(where, expected, repr(value), "Pass a list of numbers.") from None
-    if vector.ndim != 1:
-        shape = f"an array of shape {vector.shape}"
-        raise InputError(where, "one number or a vector", shape, "Pass one a feature.")
-    bad = ~np.isfinite(vector) | ((vector <= 0.0) if positive else False)
-    if vector.size == 0 or bad.any():
-        got = repr(float(vector[bad][0])) if vector.size else "an empty list"
-        raise InputError(where, expected, got, "Pass values in that range.")
-    return vector
-
-
-def check_labels(
-    labels: npt.ArrayLike, n_groups: int, weights: npt.ArrayLike | None, n_rows: int
-) -> tuple[IntArray, FloatArray]:
-    """Return labels and weights as arrays that compiled loops can trust."""
-    groups = np.ascontiguousarray(labels, dtype=np.int64)
-    loads = np.ones(n_rows) if weights is None else np.ascontiguousarray(weights, dtype=float)
-    if groups.shape != (n_rows,) or loads.shape != (n_rows,):
-        got = f"shapes {groups.shape} and {loads.shape}"
-        raise InputError("accumulate", f"{n_rows} labels and weights", got, "One a row.")
-    if n_rows and (groups.min() < -1 or groups.max() >= n_groups):
-        got = f"labels from {groups.min()} to {groups.max()}"
-        expected = f"labels from -1 to {n_groups - 1}"
-        raise InputError("accumulate", expected, got, "Raise n_groups or relabel.")
-    return groups, loads
-
-
-def refuse(
-    bad: npt.NDArray[Any],
-    columns: Sequence[Column],
-    where: str,
-    expected: str,
-    got: str | npt.NDArray[Any],
-    hint: str = "Clean that column or leave it out.",
-) -> None:
-    """Raise InputError naming the first column where `bad` holds."""
-    if not np.any(bad):
-        return
-    first = int(np.flatnonzero(bad)[0])
-    found = got if isinstance(got, str) else f"{got[first]:g}"
-    n_bad = int(np.count_nonzero(bad))
-    others = f" (and in {n_bad - 1} more)" if n_bad > 1 else ""
-    raise InputError(where, expected, f"{found} in column {columns[first].name!r}{others}", hint)
-
-
-# ---- registry ---------------------------------------------------------------------------
-
-FamilyClass = TypeVar("FamilyClass", bound=type[Family])
-
-_REGISTRY: dict[str, type[Family]] = {}
-
-
-def register_family(cls: FamilyClass) -> FamilyClass:
-    """Make a family known by its name, so that saved models find it; a decorator."""
-    known = _REGISTRY.get(cls.name)
-    if not cls.name or (known is not None and known.__qualname__ != cls.__qualname__):
-        raise InputError(
-            f"register_family({cls.__name__})",
-            "a name of its own",
-            repr(cls.name),
-            f"Set the class attribute `name`; taken: {', '.join(sorted(_REGISTRY))}.",
-        )
-    _REGISTRY[cls.name] = cls
-    return cls
-
-
-def family_from_dict(
-    meta: Mapping[str, Any], arrays: Mapping[str, FloatArray], where: str = "family"
-) -> Family:
-    """Return the family that ``family.to_dict()`` described."""
-    name = meta.get("family")
-    if name not in _REGISTRY:
-        raise ModelFormatError(
-            where,
-            f"one of the families {', '.join(sorted(_REGISTRY))}",
-            repr(name),
-            "Import the module that defines it, with register_family, before loading.",
-        )
-    return _REGISTRY[name].from_dict(meta, arrays)
 
 
 def _same(a: object, b: object) -> bool:

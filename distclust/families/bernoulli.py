@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scipy.special import digamma, gammaln
 
 from distclust.families._blocks import Block, FloatArray, IntArray, product
+from distclust.families._checks import Hyperparameter, check_positive, refuse
 from distclust.families._counts import (
     accumulate_counts_of,
     count_summary,
@@ -26,17 +27,9 @@ from distclust.families._numerics import (
     bernoulli_pairs,
     bernoulli_remove,
 )
-from distclust.families.base import (
-    Column,
-    CompiledFamily,
-    Hyperparameter,
-    Profile,
-    RowFunctions,
-    check_positive,
-    group_chunks,
-    refuse,
-    register_family,
-)
+from distclust.families.base import CompiledFamily, RowFunctions, group_chunks
+from distclust.families.columns import Column, Profile
+from distclust.families.registry import register_family
 
 
 @register_family

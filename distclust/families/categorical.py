@@ -23,6 +23,7 @@ from distclust.families._blocks import (
     n_rows_of,
     numeric_rows,
 )
+from distclust.families._checks import Hyperparameter, check_labels, check_positive, refuse
 from distclust.families._counts import count_summary, jensen_shannon, row_chunks
 from distclust.families._counts_numerics import (
     accumulate_codes,
@@ -32,18 +33,9 @@ from distclust.families._counts_numerics import (
     categorical_pairs,
     categorical_remove,
 )
-from distclust.families.base import (
-    Column,
-    CompiledFamily,
-    Hyperparameter,
-    Profile,
-    RowFunctions,
-    check_labels,
-    check_positive,
-    group_chunks,
-    refuse,
-    register_family,
-)
+from distclust.families.base import CompiledFamily, RowFunctions, group_chunks
+from distclust.families.columns import Column, Profile
+from distclust.families.registry import register_family
 
 _MAX_LEVELS = 1_000_000  # a larger code is an identifier, not a level
 

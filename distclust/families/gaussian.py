@@ -24,6 +24,7 @@ from distclust.families._blocks import (
     numeric_rows,
     row_slice,
 )
+from distclust.families._checks import Hyperparameter, check_labels
 from distclust.families._counts import unexpected_missing
 from distclust.families._gaussian_numerics import (
     accumulate_scatter,
@@ -34,17 +35,15 @@ from distclust.families._gaussian_numerics import (
     gaussian_pairs,
     gaussian_remove,
 )
-from distclust.families._students import SCALE_GRID, check_scale, student_information
-from distclust.families.base import (
-    Column,
-    CompiledFamily,
-    Hyperparameter,
-    Profile,
-    RowFunctions,
-    check_labels,
-    check_vector,
-    register_family,
+from distclust.families._students import (
+    SCALE_GRID,
+    check_mean,
+    check_scale,
+    student_information,
 )
+from distclust.families.base import CompiledFamily, RowFunctions
+from distclust.families.columns import Column, Profile
+from distclust.families.registry import register_family
 from distclust.validation import check_real
 
 _TILE_ROWS = 1024  # rows shifted and transposed at a time
@@ -108,8 +107,7 @@ class Gaussian(CompiledFamily):
             self._assign("scatter", _check_scatter(self.scatter))
             if not self.n_features:
                 self._assign("n_features", len(self.scatter))
-        if self.mean is not None:
-            self._assign("mean", _check_mean(self.mean))
+        self._assign("mean", check_mean(self.mean, "Gaussian(mean)"))
         self._broadcast(["mean"])
         self._check_degrees()
         self._check_sizes()
@@ -178,7 +176,7 @@ class Gaussian(CompiledFamily):
             moment = unpack_triangle(summary[None, 1 + size :], size)[0] / n
             constant = ~(profile.minimum < profile.maximum)
             covariance = _ridged(moment - np.outer(centre, centre), constant)
-            automatic = family.scale == "auto"
+            automatic = family.scale == "auto" or family.scale is None
             scale = 0.03 if automatic else family.scale
             changes["scale"] = scale
             changes["covariance"] = covariance
@@ -386,12 +384,6 @@ def _ridged(covariance: FloatArray, constant: npt.NDArray[np.bool_]) -> FloatArr
     if mean_variance <= 0.0:
         return np.eye(len(clean))
     return np.asarray(clean + 1e-6 * mean_variance * np.eye(len(clean)))
-
-
-def _check_mean(mean: object) -> Hyperparameter:
-    if np.ndim(mean) == 0:  # type: ignore[arg-type]
-        return check_real(mean, "Gaussian(mean)")
-    return check_vector(mean, "Gaussian(mean)")
 
 
 def _check_scatter(scatter: object) -> FloatArray:

@@ -14,6 +14,7 @@ from scipy import sparse
 from scipy.special import digamma, gammaln
 
 from distclust.families._blocks import Block, FloatArray, IntArray, n_rows_of
+from distclust.families._checks import Hyperparameter, check_positive
 from distclust.families._counts import (
     accumulate_counts_of,
     as_csr,
@@ -29,16 +30,9 @@ from distclust.families._counts_numerics import (
     multinomial_pairs,
     multinomial_remove,
 )
-from distclust.families.base import (
-    Column,
-    CompiledFamily,
-    Hyperparameter,
-    Profile,
-    RowFunctions,
-    check_positive,
-    group_chunks,
-    register_family,
-)
+from distclust.families.base import CompiledFamily, RowFunctions, group_chunks
+from distclust.families.columns import Column, Profile
+from distclust.families.registry import register_family
 
 
 @register_family

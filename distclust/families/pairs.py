@@ -44,9 +44,6 @@ class PairScorer:
         updates it as groups are combined.
     """
 
-    #: largest absolute difference between :meth:`row` and :meth:`exact`
-    error: float = 0.0
-
     def __init__(self, family: Family, stats: Floats) -> None:
         self.family = family
         self.stats = stats.copy()
@@ -55,9 +52,9 @@ class PairScorer:
         """Return log f(k ∪ s) for each s of `others`, by the formula that decides."""
         return self.family.log_marginal_pairs(self.stats, k, others)
 
-    def row(self, k: int, others: Indices) -> Floats:
-        """Return log f(k ∪ s) for each s of `others`, within :attr:`error`."""
-        return self.exact(k, others)
+    def row(self, k: int, others: Indices) -> tuple[Floats, float]:
+        """Return log f(k ∪ s) for each s of `others`, and how wrong they may be."""
+        return self.exact(k, others), 0.0
 
     def combine(self, i: int, j: int, log_f: float) -> None:
         """Add group j to group i; `log_f` is the log marginal of the union."""
@@ -69,7 +66,8 @@ class PairScorer:
         Entries on the diagonal are meaningless.
         """
         everyone = np.arange(len(self.stats), dtype=np.int64)
-        return np.stack([self.row(k, everyone) for k in range(start, stop)]), self.error
+        rows, errors = zip(*(self.row(k, everyone) for k in range(start, stop)), strict=True)
+        return np.stack(rows), max(errors)
 
 
 class BernoulliPairs(PairScorer):
@@ -100,10 +98,10 @@ class BernoulliPairs(PairScorer):
         self._weights = np.zeros(n_columns)
         largest = math.lgamma(n_total + float((self._alpha + self._beta).max()) + 1.0)
         # Two sums of 2 D terms, none larger than `largest`, each rounded at every step.
-        self.error = 8.0 * n_columns**2 * largest * _ROUNDING
+        self._error = 8.0 * n_columns**2 * largest * _ROUNDING
         self._leaf_product = self._prepare_leaf_product() if (self._n_rows == 1).all() else None
 
-    def row(self, k: int, others: Indices) -> Floats:
+    def row(self, k: int, others: Indices) -> tuple[Floats, float]:
         """See :meth:`PairScorer.row`."""
         out = np.empty(len(others))
         numerics.bernoulli_row(
@@ -111,7 +109,7 @@ class BernoulliPairs(PairScorer):
             self._beta, self._ones, self._zeros, self._by_rows, self._prior, self._totals,
             self._multiplicity, self._tables, self._weights, len(others) > _FEW, out,
         )  # fmt: skip
-        return out
+        return out, self._error
 
     def combine(self, i: int, j: int, log_f: float) -> None:
         """See :meth:`PairScorer.combine`."""
@@ -138,7 +136,7 @@ class BernoulliPairs(PairScorer):
         product = weighted[start:stop] @ rows.T
         product += own[start:stop, None] + constant
         product += own
-        return product, self.error
+        return product, self._error
 
 
 class GaussianPairs(PairScorer):

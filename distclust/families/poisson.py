@@ -14,6 +14,7 @@ from scipy.special import digamma, gammaln
 from scipy.stats import nbinom
 
 from distclust.families._blocks import Block, FloatArray, IntArray, n_rows_of, product
+from distclust.families._checks import Hyperparameter
 from distclust.families._counts import (
     accumulate_counts_of,
     as_csr,
@@ -30,15 +31,9 @@ from distclust.families._counts_numerics import (
     poisson_pairs,
     poisson_remove,
 )
-from distclust.families.base import (
-    Column,
-    CompiledFamily,
-    Hyperparameter,
-    Profile,
-    RowFunctions,
-    group_chunks,
-    register_family,
-)
+from distclust.families.base import CompiledFamily, RowFunctions, group_chunks
+from distclust.families.columns import Column, Profile
+from distclust.families.registry import register_family
 
 _MAX_OUTCOMES = 4096  # more outcomes than this are sampled at even steps
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from distclust.report.demo_data import KINDS, Notebook, field_notebook
-from distclust.report.page import Placed, render
+from distclust.report.page import Placed, place, render
 from distclust.report.pictures import write_picture
 from distclust.report.plan import Plan, plan_fit
 from distclust.report.summary import Summary, summarise
-from distclust.report.terminal import cluster_table, count, headline, percent
+from distclust.report.terminal import count, percent, print_summary
 from distclust.store.files import write_text
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from distclust.trees import BHC
 
+SURE = 0.01  # the next best cluster is told from this probability on
 TITLE = "A field notebook, clustered"
 
 
@@ -37,12 +39,9 @@ class Found:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, ready for JSON."""
-        placed = [
-            {"row": p.name, "cluster": p.label, "probability": p.probability} for p in self.placed
-        ]
         return {
             **self.summary.as_dict(),
-            "new_rows": placed,
+            "new_rows": [dataclasses.asdict(row) for row in self.placed],
             "adjusted_rand": self.agreement,
             "dendrogram_purity": self.purity,
         }
@@ -52,28 +51,23 @@ def plan() -> Plan:
     """Estimate the demo, cluster start and first compilation included."""
     from distclust.trees import BHC
 
-    return plan_fit(BHC(optimize=True), field_notebook().seen, start_seconds=40.0)
+    return plan_fit(BHC(), field_notebook().seen, start_seconds=40.0)
 
 
-def run(seed: int = 0) -> Found:
+def run(notebook: Notebook, seed: int = 0) -> Found:
     """Fit the notebook where the session says, and place the animals kept back."""
     from sklearn.metrics import adjusted_rand_score
 
     from distclust.metrics import dendrogram_purity
     from distclust.trees import BHC
 
-    notebook = field_notebook(seed)
-    model = BHC(optimize=True, random_state=seed).fit(notebook.seen)
+    model = BHC(random_state=seed).fit(notebook.seen)
     chances = np.asarray(model.predict_proba(notebook.unseen))
-    placed = tuple(
-        Placed(str(name), int(row.argmax()), float(row.max()))
-        for name, row in zip(notebook.unseen.index, chances, strict=True)
-    )
     return Found(
         notebook,
         model,
         summarise(model, n_features=3),
-        placed,
+        place(notebook.unseen.index, chances),
         float(adjusted_rand_score(notebook.kinds, model.labels_)),
         float(dendrogram_purity(model.tree_, notebook.kinds)),
     )
@@ -89,7 +83,11 @@ def write(found: Found, folder: Path) -> dict[str, str]:
         "model": folder / "animals.model",
     }
     page = render(
-        found.summary, found.model.tree_, title=TITLE, lead=_lead(found), placed=found.placed
+        found.summary,
+        found.model.tree_,
+        title=TITLE,
+        lead=introduction(found.notebook),
+        placed=found.placed,
     )
     write_picture(paths["picture"], found.model.tree_)
     write_text(paths["page"], page)
@@ -100,30 +98,33 @@ def write(found: Found, folder: Path) -> dict[str, str]:
 
 def tell(console: Console, found: Found, written: dict[str, str]) -> None:
     """Print what was found, how sure it is, and where the files are."""
-    console.print(f"\n{_lead(found)}\n", highlight=False)
+    console.print()
     console.print(found.model.tree_)
     console.print()
-    for line in headline(found.summary):
-        console.print(line, highlight=False)
-    console.print()
-    console.print(cluster_table(found.summary.clusters))
-    console.print("\nAnimals that the fit did not see, and the cluster they belong to:")
+    print_summary(console, found.summary, features=False)
+    console.print("\nAnimals that the fit did not see, and where they belong:")
     for row in found.placed:
-        console.print(
-            f"  {row.name:<14}{row.label:>3}  {percent(row.probability):>8}", highlight=False
-        )
+        console.print(_placed_line(row), highlight=False)
     console.print(
-        f"\nAgreement with the {len(KINDS)} kinds that made the notebook (which the fit never "
-        f"saw): {found.agreement:.2f} adjusted Rand, {found.purity:.2f} dendrogram purity.",
+        f"\nAgreement with the {len(KINDS)} kinds that made the notebook, which the fit never "
+        f"saw: {found.agreement:.2f} adjusted Rand, {found.purity:.2f} dendrogram purity.\n",
         highlight=False,
     )
     for name, path in written.items():
         console.print(f"{name.capitalize()}: {path}", highlight=False, soft_wrap=True)
 
 
-def _lead(found: Found) -> str:
-    n_rows, n_features = found.notebook.seen.shape
+def _placed_line(row: Placed) -> str:
+    line = f"  {row.name:<12} cluster {row.label}  {percent(row.probability):>7}"
+    if row.next_probability < SURE:
+        return line
+    return f"{line}, or cluster {row.next_label}  {percent(row.next_probability)}"
+
+
+def introduction(notebook: Notebook) -> str:
+    """Say what the data are and what is asked of them."""
+    n_rows, n_features = notebook.seen.shape
     return (
-        f"An invented notebook ticks {count(n_features, 'trait')} for {n_rows} animals. "
+        f"An invented field notebook ticks {count(n_features, 'trait')} for {n_rows} animals. "
         "Which kinds are there, and how sure is that?"
     )

@@ -31,62 +31,64 @@ class Kind:
 KINDS = (
     Kind(
         "grazers",
-        "horse, zebra, cow, sheep, goat, deer, moose, antelope, bison, donkey",
+        "horse, zebra, cow, sheep, deer, bison, donkey",
         "backbone, warm blood, fur, milk, four legs, hooves, eats plants, lives in herds, "
         "lives on grassland",
         "horns, stripes or spots, long tail, migrates",
     ),
     Kind(
         "hunters",
-        "wolf, fox, lion, tiger, leopard, lynx, hyena, jackal, weasel, cheetah",
+        "wolf, fox, lion, tiger, lynx, weasel, cheetah",
         "backbone, warm blood, fur, milk, four legs, claws, fangs, eats meat, long tail",
         "stripes or spots, hunts at night, lives in woods, lives on grassland",
     ),
     Kind(
         "sea mammals",
-        "dolphin, porpoise, orca, seal, walrus, sea lion, blue whale, narwhal, beluga, manatee",
+        "dolphin, orca, seal, walrus, blue whale, beluga, manatee",
         "backbone, warm blood, milk, flippers, swims, lives in the sea, blubber, eats fish",
         "lives in herds, migrates, sings",
     ),
     Kind(
         "songbirds",
-        "robin, wren, sparrow, thrush, finch, swallow, lark, nightingale, starling, blackbird",
+        "robin, wren, sparrow, finch, lark, nightingale, blackbird",
         "backbone, warm blood, feathers, wings, flies, beak, lays eggs, builds a nest, sings, "
         "lives in woods",
         "eats insects, eats plants, migrates, stripes or spots",
     ),
     Kind(
         "birds of prey",
-        "eagle, hawk, falcon, owl, kestrel, buzzard, osprey, harrier, kite, condor",
+        "eagle, hawk, falcon, owl, kestrel, osprey, condor",
         "backbone, warm blood, feathers, wings, flies, beak, lays eggs, builds a nest, claws, "
         "eats meat, hunts from the air",
         "hunts at night, lives in woods, eats fish",
     ),
     Kind(
         "fish",
-        "salmon, trout, pike, herring, cod, perch, tuna, mackerel, carp, sardine",
+        "salmon, trout, pike, herring, cod, tuna, sardine",
         "backbone, scales, fins, gills, swims, lays eggs, lives in shoals",
         "lives in the sea, lives in rivers, eats fish, migrates, stripes or spots",
     ),
     Kind(
         "reptiles",
-        "lizard, gecko, viper, cobra, adder, iguana, chameleon, skink, monitor, rattlesnake",
+        "lizard, gecko, viper, cobra, iguana, chameleon, rattlesnake",
         "backbone, scales, lays eggs, sheds its skin, basks in the sun, long tail",
         "fangs, venom, four legs, eats insects, eats meat, hibernates",
     ),
     Kind(
         "insects",
-        "ant, bee, wasp, beetle, moth, dragonfly, cricket, hornet, firefly, butterfly",
+        "ant, bee, wasp, beetle, moth, dragonfly, butterfly",
         "six legs, antennae, lays eggs, wings, lives in swarms",
         "flies, venom, eats plants, pollinates, sheds its skin, stripes or spots, sings",
     ),
 )
-# One animal that fits no kind well, to see an unsure answer.
-ODD_ONE = (
-    "penguin",
-    "backbone, warm blood, feathers, beak, lays eggs, swims, flippers, lives in the sea, "
-    "eats fish, blubber",
-)
+# Animals that fit no kind well, to see unsure answers.
+ODD_ONES = {
+    "penguin": "backbone, warm blood, feathers, beak, lays eggs, swims, wings, "
+    "lives in the sea, eats fish, builds a nest",
+    "bat": "backbone, warm blood, fur, milk, wings, flies, eats insects, hunts at night, "
+    "lives in woods",
+    "platypus": "backbone, warm blood, fur, beak, lays eggs, swims, venom, lives in rivers",
+}
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,8 @@ def field_notebook(seed: int = 0) -> Notebook:
             seen[animal] = rng.random(len(traits)) < chance
             kinds.append(kind.name)
         unseen[last] = rng.random(len(traits)) < chance
-    unseen[ODD_ONE[0]] = np.isin(traits, _split(ODD_ONE[1]))
+    for animal, listed in ODD_ONES.items():
+        unseen[animal] = np.isin(traits, _split(listed))
     return Notebook(
         seen=pd.DataFrame(seen, index=traits).T.rename_axis("animal"),
         unseen=pd.DataFrame(unseen, index=traits).T.rename_axis("animal"),

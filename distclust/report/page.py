@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import datetime
 import importlib.resources
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from distclust._version import __version__
 from distclust.report import terminal
@@ -25,11 +28,22 @@ HOW_TO_READ = (
 
 @dataclass(frozen=True)
 class Placed:
-    """A new row and where it belongs."""
+    """A new row, its most probable cluster and the next one."""
 
     name: str
     label: int
     probability: float
+    next_label: int
+    next_probability: float
+
+
+def place(names: Iterable[object], chances: NDArray[np.float64]) -> tuple[Placed, ...]:
+    """Describe each row of `chances`, shape (n_rows, n_clusters), in words of clusters."""
+    placed = []
+    for name, row in zip(names, chances, strict=True):
+        first, second = np.argsort(-row, kind="stable")[[0, min(1, len(row) - 1)]].tolist()
+        placed.append(Placed(str(name), first, float(row[first]), second, float(row[second])))
+    return tuple(placed)
 
 
 def render(

@@ -14,51 +14,54 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 N_NAMES = 6  # row names shown for each cluster
+LEGEND = (
+    "one: probability that the rows are one cluster, given the tree; "
+    "apart: that they are not one with their sibling."
+)
 
 
-def print_summary(console: Console, summary: Summary) -> None:
-    """Print what was found and how sure it is."""
+def print_summary(console: Console, summary: Summary, *, features: bool = True) -> None:
+    """Print what was found and how sure it is; `features` as a column of their own."""
     for line in headline(summary):
         console.print(line, highlight=False)
-    console.print(cluster_table(summary.clusters))
+    console.print()
+    console.print(cluster_table(summary.clusters, features=features))
     if len(summary.clusters) < summary.n_clusters:
         console.print(f"The {len(summary.clusters)} largest of {summary.n_clusters} are shown.")
+    console.print(LEGEND, style="dim", highlight=False)
 
 
 def headline(summary: Summary) -> list[str]:
     """Sentences for the top of a summary."""
     bound = summary.log_lower_bound
-    lines = [
+    return [
         f"[bold]{count(summary.n_clusters, 'cluster')}[/bold] among "
         f"{count(summary.n_rows, 'row')} and {count(summary.n_features, 'feature')} "
-        f"({summary.method}, {summary.family})",
-        f"log evidence of the tree {summary.log_evidence:,.2f}"
-        + ("" if bound is None else f"; lower bound on the mixture's {bound:,.2f}"),
-        f"the tree weighs {power_of_ten(summary.log10_n_partitions)} partitions of the rows",
+        f"({summary.method}, {summary.family}: {summary.family_reason}).",
+        f"Log evidence of the tree {summary.log_evidence:,.2f}"
+        + ("" if bound is None else f"; lower bound on the mixture's {bound:,.2f}")
+        + f"; {power_of_ten(summary.log10_n_partitions)} partitions weighed.",
     ]
-    if summary.family_reason:
-        lines.append(f"family: {summary.family_reason}")
-    return lines
 
 
-def cluster_table(clusters: Sequence[Cluster]) -> Table:
+def cluster_table(clusters: Sequence[Cluster], *, features: bool = True) -> Table:
     """One line a cluster: size, how sure, what tells it apart, who is in it."""
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    table.add_column("cluster", justify="right")
-    table.add_column("rows", justify="right")
-    table.add_column("one", justify="right")
-    table.add_column("apart", justify="right")
-    table.add_column("told from its sibling by", ratio=1)
+    for name in ("cluster", "rows", "one", "apart"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if features:
+        table.add_column("told from its sibling by", ratio=1)
     table.add_column("members", ratio=1)
     for cluster in clusters:
         apart = cluster.probability_apart
+        texts = [", ".join(telling(cluster))] if features else []
+        texts.append(members(cluster.rows, cluster.n_rows))
         table.add_row(
             str(cluster.label),
             f"{cluster.n_rows:,}",
-            percent(cluster.probability),
+            percent(cluster.probability) if cluster.n_rows > 1 else "",
             "" if apart is None else percent(apart),
-            Text(", ".join(telling(cluster))),
-            Text(members(cluster.rows, cluster.n_rows)),
+            *map(Text, texts),
         )
     return table
 
@@ -120,10 +123,10 @@ def count(number: int, noun: str) -> str:
 
 
 def percent(probability: float) -> str:
-    """A probability with the digits that matter near 0 and 1."""
-    if 0.0 < probability < 0.001:
+    """A probability to three digits, never 0 or 1: a model is never certain."""
+    if probability < 0.001:
         return "<0.1 %"
-    if 0.999 < probability < 1.0:
+    if probability > 0.999:
         return ">99.9 %"
     return f"{100 * probability:.1f} %"
 

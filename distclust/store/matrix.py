@@ -4,7 +4,7 @@ Block ``i`` holds rows ``[i * B, (i + 1) * B)``. ``B`` follows from the number o
 and the layout alone, never from the number of rows or from how the data are chunked, so
 that every reduction over blocks has the same shapes and the same order everywhere.
 
-A dense block is a C-contiguous array: booleans and integers keep their type, every other
+A dense block is a C-contiguous, aligned array: booleans and integers keep their type, every other
 number is float64, a missing value is NaN and a category is the code of its level. A sparse
 block is a ``csr_array`` with sorted indices, no duplicates, no explicit zeros and only
 finite values. Blocks may be views of what the user passed in: nobody writes into them.
@@ -68,6 +68,15 @@ def number_kind(dtype: np.dtype[Any]) -> NumberKind:
 def block_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Type of a block made from `dtype`: compact where exact, else float64."""
     return dtype.newbyteorder("=") if dtype.kind in "biu" else np.dtype(np.float64)
+
+
+def aligned(values: Array, dtype: np.dtype[Any] | None = None) -> Array:
+    """Return `values` C-contiguous and aligned, copied only if they are not.
+
+    Arrays that came over a wire or out of a file may start at any byte. Numpy then sums
+    them in pieces of another size, and the last bits differ.
+    """
+    return np.require(values, dtype, ["C", "A"])
 
 
 def block_rows_for(n_features: int, is_sparse: bool) -> int:
@@ -177,11 +186,11 @@ class ArrayMatrix(Matrix):
     def block(self, index: int) -> Array:
         """Rows of block `index`; a view where type and order allow."""
         start, stop = self.block_bounds(index)
-        return np.ascontiguousarray(self._values[start:stop], dtype=self.dtype)
+        return aligned(self._values[start:stop], self.dtype)
 
     def read_all(self) -> Array:
         """All rows; a view where type and order allow."""
-        return np.ascontiguousarray(self._values, dtype=self.dtype)
+        return aligned(self._values, self.dtype)
 
 
 class SparseMatrix(Matrix):
@@ -222,9 +231,10 @@ def canonical_csr(matrix: Any) -> scipy.sparse.csr_array:
     Sorted indices, no duplicates, no explicit zeros; the input is never changed, and
     copied only where something has to be.
     """
-    csr = scipy.sparse.csr_array(matrix)
-    if csr.dtype != block_dtype(csr.dtype):
-        csr = csr.astype(block_dtype(csr.dtype))
+    given = scipy.sparse.csr_array(matrix)
+    data = aligned(given.data, block_dtype(given.dtype))
+    parts = (data, aligned(given.indices), aligned(given.indptr))
+    csr = scipy.sparse.csr_array(parts, shape=given.shape)
     if not csr.has_canonical_format:
         csr = csr.copy()
         csr.sum_duplicates()

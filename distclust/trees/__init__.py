@@ -1,1 +1,14 @@
-"""Hierarchies: Bayesian hierarchical clustering and Bayesian rose trees."""
+"""Hierarchies: Bayesian hierarchical clustering and Bayesian rose trees.
+
+``estimators`` is what users touch; ``search`` finds trees, ``optimise`` learns their
+hyperparameters, ``evaluate`` and ``tree`` say what a tree means, ``prediction`` what it says
+about new rows.
+"""
+
+from distclust.trees.estimators import BHC, BayesianRoseTree
+from distclust.trees.persistence import load
+from distclust.trees.purity import dendrogram_purity
+from distclust.trees.structure import Structure
+from distclust.trees.tree import Tree
+
+__all__ = ["BHC", "BayesianRoseTree", "Structure", "Tree", "dendrogram_purity", "load"]

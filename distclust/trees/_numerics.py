@@ -153,6 +153,63 @@ def pair_key(slots, i, j, log_f, rule):
 
 
 @compiled
+def next_merge(slots, active):
+    """Slots (older, younger) of the best pair, or (unsettled slot, −1) to be looked at first.
+
+    The row with the largest maximum decides; an unsettled one comes first among equals. Among
+    settled rows ties go to the pair with the smallest (older id, younger id).
+    """
+    highest = -math.inf
+    for s in active:
+        highest = max(highest, slots[s]["best"])
+    first, second = np.int64(-1), np.int64(-1)
+    for s in active:
+        if slots[s]["best"] != highest:
+            continue
+        if slots[s]["settled"] == 0:
+            return s, np.int64(-1)
+        older, younger = s, slots[s]["partner"]
+        if slots[older]["id"] > slots[younger]["id"]:
+            older, younger = younger, older
+        if first < 0 or is_before(slots, older, younger, first, second):
+            first, second = older, younger
+    return first, second
+
+
+@compiled
+def is_before(slots, older, younger, first, second):
+    """Whether one pair of slots comes before another in the order of node ids."""
+    a, b = slots[older]["id"], slots[first]["id"]
+    return a < b or (a == b and slots[younger]["id"] < slots[second]["id"])
+
+
+@compiled
+def apply_merge(slots, active, i, j, new_id, rule, others):
+    """Merge slot j into slot i by the operation that row i or j settled on.
+
+    `active` loses slot j (its last entry moves there), `others` receives the active slots
+    beside i, and rows whose partner was i or j keep their maximum as an upper bound only.
+    Returns (number of others, operation, log marginal of the union).
+    """
+    chosen = slots[i] if slots[i]["partner"] == j and slots[i]["settled"] == 1 else slots[j]
+    log_f, operation = chosen["best_log_f"], chosen["operation"]
+    merge_slots(slots, i, j, log_f, operation, new_id, rule)
+    last = active.shape[0] - 1
+    count = 0
+    for position in range(last):
+        if active[position] == j:
+            active[position] = active[last]
+        s = active[position]
+        if s == i:
+            continue
+        others[count] = s
+        count += 1
+        if slots[s]["partner"] == i or slots[s]["partner"] == j:
+            slots[s]["settled"] = 0
+    return count, operation, log_f
+
+
+@compiled
 def merge_slots(slots, i, j, log_f, operation, new_id, rule):
     """Write the merged subtree into slot i, the older half."""
     older, younger = slots[i], slots[j]
@@ -201,23 +258,23 @@ def near_row_maximum(keys, lowest, chosen):
 
 
 @compiled
-def near_any_maximum(slots, others, keys, highest, slack, chosen):
-    """Positions that may be the maximum of the new row or of their own row."""
+def introduce(slots, k, others, log_f, error, rule, matrix, keys, chosen):
+    """Positions that may be the maximum of the new row k or of their own row.
+
+    `log_f` may be wrong by `error`. Keys are remembered if `matrix` is not empty. Returns how
+    many positions were written to `chosen`.
+    """
+    highest = row_keys(slots, k, others, log_f, rule, keys)
+    keep = matrix.shape[0] > 0
     count = 0
-    for position in range(keys.shape[0]):
-        key = keys[position]
-        if key + 2.0 * slack >= highest or key + slack >= slots[others[position]]["best"]:
+    for position in range(others.shape[0]):
+        key, s = keys[position], others[position]
+        if keep:
+            matrix[k, s] = np.float32(key)
+        if key + 2.0 * error >= highest or key + error >= slots[s]["best"]:
             chosen[count] = position
             count += 1
     return count
-
-
-@compiled
-def unsettle(slots, others, i, j):
-    """Rows whose best partner was merged keep their maximum as an upper bound only."""
-    for s in others:
-        if slots[s]["partner"] == i or slots[s]["partner"] == j:
-            slots[s]["settled"] = 0
 
 
 @compiled
@@ -247,39 +304,6 @@ def settle(slots, k, candidates, log_f, offer, rule):
 
 
 @compiled
-def select(slots, active):
-    """Slot of the row with the largest maximum; an unsettled one comes first among equals.
-
-    Among settled rows ties go to the pair with the smallest (older id, younger id).
-    """
-    highest = -math.inf
-    for s in active:
-        highest = max(highest, slots[s]["best"])
-    chosen, low, high = np.int64(-1), np.int64(0), np.int64(0)
-    for s in active:
-        if slots[s]["best"] != highest:
-            continue
-        if slots[s]["settled"] == 0:
-            return s
-        a, b = slots[s]["id"], slots[slots[s]["partner"]]["id"]
-        if a > b:
-            a, b = b, a
-        if chosen < 0 or a < low or (a == low and b < high):
-            chosen, low, high = s, a, b
-    return chosen
-
-
-@compiled
-def drop_slot(active, slot):
-    """Remove `slot` from `active` by moving the last entry into its place."""
-    last = active.shape[0] - 1
-    for position in range(last):
-        if active[position] == slot:
-            active[position] = active[last]
-            return
-
-
-@compiled
 def others_of(active, slot, out):
     """Copy `active` without `slot` into `out`; returns how many."""
     count = 0
@@ -301,13 +325,6 @@ def cached_keys(slots, matrix, k, others, keys):
         keys[position] = key
         highest = max(highest, key)
     return highest
-
-
-@compiled
-def store_keys(matrix, k, others, keys):
-    """Remember the keys of a new node."""
-    for position in range(others.shape[0]):
-        matrix[k, others[position]] = np.float32(keys[position])
 
 
 @compiled

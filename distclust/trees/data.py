@@ -73,7 +73,7 @@ def resolve_family(
     template = family
     if isinstance(template, str):
         if template == "auto":
-            template, reason = choose_family(profile, matrix.columns, matrix.is_sparse)
+            template, reason = choose_family(profile, matrix.columns)
         else:
             template = family_named(template, f"{where}: family")
     if not isinstance(template, Family):
@@ -206,5 +206,5 @@ def _report_constant_columns(matrix: Matrix, profile: Profile, where: str) -> No
             f"{where}: {len(constant)} of {matrix.shape[1]} columns never vary "
             f"({names}{more}). They are kept, and say nothing about clusters.",
             ConstantColumnsWarning,
-            stacklevel=3,
+            stacklevel=4,
         )

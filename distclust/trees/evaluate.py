@@ -194,6 +194,7 @@ def evaluate(
     Linear in the number of nodes. The odds at a node are its own term minus those of its
     children in child order: a search that does the same gets the same bits.
     """
+    _check_shapes(structure, n_rows, log_marginal)
     log_together, log_apart = mixing.log_terms(structure, n_rows)
     log_total, log_odds = _fold_up(structure, log_together + log_marginal, log_apart)
     log_posterior, log_not_posterior = _log_sigmoids(log_odds)
@@ -339,16 +340,20 @@ def _log_sigmoids(log_odds: Floats) -> tuple[Floats, Floats]:
     return -np.logaddexp(0.0, -log_odds), -np.logaddexp(0.0, log_odds)
 
 
+def _check_shapes(structure: Structure, n_rows: Floats, log_marginal: Floats) -> None:
+    for values in (n_rows, log_marginal):
+        if values.shape != (structure.n_nodes,):
+            raise InputError(
+                "evaluate",
+                f"one value for each of {structure.n_nodes} nodes",
+                f"shape {values.shape}",
+                "Pass n_rows and log_marginal of all nodes.",
+            )
+
+
 def _fold_up(
     structure: Structure, log_together: Floats, log_apart: Floats
 ) -> tuple[Floats, Floats]:
-    if log_together.shape != (structure.n_nodes,):
-        raise InputError(
-            "evaluate",
-            f"one value for each of {structure.n_nodes} nodes",
-            f"shape {log_together.shape}",
-            "Pass n_rows and log_marginal of all nodes.",
-        )
     log_total, log_odds = np.empty(structure.n_nodes), np.empty(structure.n_nodes)
     numerics.fold_up(*structure.arrays, log_together, log_apart, log_total, log_odds)
     return log_total, log_odds

@@ -114,9 +114,9 @@ class _Search:
         self.slots = np.zeros(n, numerics.SLOT)
         self.rule = _rule(plan, int(stats[:, 0].sum()), n)
         self._fill_leaves(stats)
-        self.keys: npt.NDArray[np.float32] | None = None
-        if plan.keeps_keys(n):
-            self.keys = np.empty((n, n), np.float32)
+        kept = n if plan.keeps_keys(n) else 0
+        self.keys = np.empty((kept, kept), np.float32)
+        self.key_error = 0.0  # largest error of any log marginal behind a kept key
         self.merges = np.empty((n - 1, 2), np.int64)
         self.operations = np.empty(n - 1, np.int64)
         self.merged_log_f = np.empty(n - 1)
@@ -128,6 +128,7 @@ class _Search:
     def _fill_leaves(self, stats: Floats) -> None:
         slots = self.slots
         slots["id"] = np.arange(self.n_leaves)
+        slots["partner"] = -1
         slots["n_rows"] = stats[:, 0].astype(np.int64)
         slots["value"] = self.leaf_log_f
         if isinstance(self.plan.mixing, DirichletProcess):
@@ -161,6 +162,7 @@ class _Search:
     def _first_rows(self, start: int) -> None:
         stop = min(start + _LEAF_TILE, self.n_leaves)
         log_f, error = self.scorer.leaf_rows(start, stop)
+        self.key_error = max(self.key_error, error)
         everyone = np.arange(self.n_leaves, dtype=np.int64)
         row_keys = np.empty(self.n_leaves)
         chosen = np.empty(self.n_leaves, np.int64)
@@ -169,7 +171,7 @@ class _Search:
             highest = numerics.row_keys(
                 self.slots, k, everyone, log_f[k - start], self.rule, row_keys
             )
-            if self.keys is not None:
+            if len(self.keys):
                 self.keys[k] = row_keys
             count = numerics.near_row_maximum(row_keys, highest - 2.0 * error, chosen)
             candidates = chosen[:count].copy()
@@ -178,56 +180,44 @@ class _Search:
     # -- one merge ---------------------------------------------------------------------------
 
     def _merge(self, merge: int) -> None:
-        slots = self.slots
         active = self.active[: self.n_active]
-        chosen = numerics.select(slots, active)
-        while not slots[chosen]["settled"]:
-            self._rescan(chosen)
-            chosen = numerics.select(slots, active)
-        row = slots[chosen]
-        i, j = int(chosen), int(row["partner"])
-        if slots[i]["id"] > slots[j]["id"]:
-            i, j = j, i
-        log_f, operation = float(row["best_log_f"]), int(row["operation"])
-        self.merges[merge] = slots[i]["id"], slots[j]["id"]
-        self.operations[merge], self.merged_log_f[merge] = operation, log_f
+        i, j = numerics.next_merge(self.slots, active)
+        while j < 0:
+            self._rescan(i)
+            i, j = numerics.next_merge(self.slots, active)
+        self.merges[merge] = self.slots["id"][i], self.slots["id"][j]
         new_id = self.n_leaves + merge
-        numerics.merge_slots(slots, i, j, log_f, operation, new_id, self.rule)
+        count, operation, log_f = numerics.apply_merge(
+            self.slots, active, i, j, new_id, self.rule, self._others
+        )
+        self.operations[merge], self.merged_log_f[merge] = operation, log_f
         self.scorer.combine(i, j, log_f)
-        numerics.drop_slot(active, j)
         self.n_active -= 1
-        if self.n_active > 1:
-            self._introduce(i, j)
+        if count > 0:
+            self._introduce(i, self._others[:count])
 
-    def _introduce(self, k: int, gone: int) -> None:
+    def _introduce(self, k: int, others: Indices) -> None:
         """Find the new node's best partner, and offer it to everyone."""
-        others = self._others_of(k)
-        numerics.unsettle(self.slots, others, k, gone)
-        log_f = self.scorer.row(k, others)
-        keys = self._row_keys[: len(others)]
-        highest = numerics.row_keys(self.slots, k, others, log_f, self.rule, keys)
-        if self.keys is not None:
-            numerics.store_keys(self.keys, k, others, keys)
-        error = self.scorer.error
-        count = numerics.near_any_maximum(self.slots, others, keys, highest, error, self._chosen)
+        log_f, error = self.scorer.row(k, others)
+        self.key_error = max(self.key_error, error)
+        count = numerics.introduce(
+            self.slots, k, others, log_f, error, self.rule, self.keys, self._row_keys, self._chosen
+        )
         chosen = self._chosen[:count]
         self._settle(k, others[chosen], log_f[chosen], error, offer=True)
 
     def _rescan(self, k: int) -> None:
         """Find the best partner of a row that only had an upper bound."""
         self.n_rescans += 1
-        others = self._others_of(k)
-        keys = self._row_keys[: len(others)]
-        error = self.scorer.error
-        if self.keys is not None:
+        count = numerics.others_of(self.active[: self.n_active], k, self._others)
+        others, keys = self._others[:count], self._row_keys[:count]
+        if len(self.keys):
             highest = numerics.cached_keys(self.slots, self.keys, k, others, keys)
-            error += _FLOAT32_ROUNDING * (1.0 + abs(highest))
-            count = numerics.near_row_maximum(keys, highest - 2.0 * error, self._chosen)
-            chosen = others[self._chosen[:count]]
-            self._settle(k, chosen, np.empty(0), math.inf, offer=False)
-            return
-        log_f = self.scorer.row(k, others)
-        highest = numerics.row_keys(self.slots, k, others, log_f, self.rule, keys)
+            error = self.key_error + _FLOAT32_ROUNDING * (1.0 + abs(highest))
+            log_f = keys  # not a log marginal: the positive error has it evaluated
+        else:
+            log_f, error = self.scorer.row(k, others)
+            highest = numerics.row_keys(self.slots, k, others, log_f, self.rule, keys)
         count = numerics.near_row_maximum(keys, highest - 2.0 * error, self._chosen)
         chosen = self._chosen[:count]
         self._settle(k, others[chosen], log_f[chosen], error, offer=False)
@@ -249,10 +239,6 @@ class _Search:
         distinct, place = np.unique(same, return_inverse=True)
         values: Floats = self.scorer.exact(k, candidates[distinct])[place]
         return values
-
-    def _others_of(self, k: int) -> Indices:
-        count = numerics.others_of(self.active[: self.n_active], k, self._others)
-        return self._others[:count]
 
 
 def _rule(plan: SearchPlan, n_total: int, n_leaves: int) -> numerics.Rule:
