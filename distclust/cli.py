@@ -114,18 +114,8 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 @click.option("--out", type=FILE, required=True, help="File for the fitted model.")
 @click.option(
     "--family",
-    type=click.Choice(
-        [
-            "auto",
-            "bernoulli",
-            "categorical",
-            "multinomial",
-            "gaussian",
-            "diagonal-gaussian",
-            "poisson",
-        ]
-    ),
-    help="Likelihood of a cluster's rows.  [default: auto]",
+    help="Likelihood of a cluster's rows: auto, bernoulli, categorical, multinomial, poisson, "
+    "gaussian or diagonal-gaussian.  [default: auto]",
 )
 @click.option("--concentration", type=float, help="Above zero; larger means more clusters.")
 @click.option("--variant", help="rose: brt, brt-gamma, brt-dp or bhc-gamma.")
@@ -260,10 +250,17 @@ def _common(options: dict[str, Any]) -> Any:
 
     verbose = options.pop("verbose")
     level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(name)s: %(message)s", force=True)
-    # Dask tells at length of every worker that comes and goes.
-    logging.getLogger("distributed").setLevel(max(level, logging.ERROR) if verbose < 2 else level)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    if verbose < 2:
+        handler.addFilter(_is_ours_or_grave)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
     return Common(**options)
+
+
+def _is_ours_or_grave(record: logging.LogRecord) -> bool:
+    """Leave out what others log, such as Dask on every worker that comes and goes."""
+    return record.name.startswith("distclust") or record.levelno >= logging.ERROR
 
 
 def _reading(options: dict[str, Any]) -> Any:

@@ -300,8 +300,8 @@ def test_fit__bad_tables_get_one_sentence_and_exit_2(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--family", "poisson"], "negative"),
-        (["--family", "bernoulli"], "0 and 1"),
+        (["--family", "poisson"], "got -2 in column 'y'"),
+        (["--family", "bernoulli"], "zeros and ones"),
         (["--concentration", "-1"], "concentration"),
         (["--threshold", "2"], "threshold"),
         (["--gamma", "0.5"], "--gamma"),

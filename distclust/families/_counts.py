@@ -56,7 +56,7 @@ def accumulate_counts_of(
 def count_summary(family: Family, block: Block) -> FloatArray:
     """Return the statistics of all rows of a block as one group, shape (p,)."""
     n_rows = n_rows_of(block)
-    return family.accumulate(block, np.zeros(n_rows, dtype=np.int64), 1)[0]
+    return np.asarray(family.accumulate(block, np.zeros(n_rows, dtype=np.int64), 1)[0])
 
 
 def check_counts(title: str, profile: Profile, columns: Sequence[Column], where: str) -> None:
@@ -122,7 +122,7 @@ def jensen_shannon(a: FloatArray, b: FloatArray, weight_a: float, weight_b: floa
     share_a = weight_a / total if total > 0 else 0.5
     mixed = share_a * a + (1.0 - share_a) * b
     terms = share_a * _relative(a, mixed) + (1.0 - share_a) * _relative(b, mixed)
-    return np.maximum(0.0, terms.sum(axis=-1))
+    return np.asarray(np.maximum(0.0, terms.sum(axis=-1)))
 
 
 def _relative(p: FloatArray, mixed: FloatArray) -> FloatArray:

@@ -116,7 +116,7 @@ def _fill_posterior(
             moment = stats[i, k] + other[j, k]
             work[b, a] = prior + (moment - pull[a] * pull[b] / total)
             k += 1
-    return total
+    return float(total)
 
 
 @compiled

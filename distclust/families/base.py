@@ -230,7 +230,7 @@ class Family(ABC):
             )
         row = np.full((1, self.n_features), np.nan)
         row[0, column] = value
-        return self.log_predictive(row, stats)[0]
+        return np.asarray(self.log_predictive(row, stats)[0])
 
     def feature_means(self, stats: FloatArray) -> FloatArray:
         """Return the mean of the observed entries, shape (B, n_features); NaN if unknown."""

@@ -169,7 +169,7 @@ class Bernoulli(CompiledFamily):
         observed = self._observed(stats)
         unknown = np.full(observed.shape, np.nan)
         ones = stats[:, 1 : 1 + self.n_features]
-        return np.divide(ones, observed, out=unknown, where=observed > 0)
+        return np.asarray(np.divide(ones, observed, out=unknown, where=observed > 0))
 
     def feature_information(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:
         """Return the mutual information of each column with membership, in nats."""
@@ -197,7 +197,9 @@ class Bernoulli(CompiledFamily):
 
     @cached_property
     def _log_gammas(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        return gammaln(self.alpha), gammaln(self.beta), gammaln(self.alpha + self.beta)
+        pseudo_counts = self.alpha, self.beta, self.alpha + self.beta
+        a, b, total = (np.asarray(gammaln(values)) for values in pseudo_counts)
+        return a, b, total
 
     def _pairs(
         self, stats: FloatArray, lefts: IntArray, other: FloatArray, rights: IntArray

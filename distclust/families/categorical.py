@@ -253,7 +253,7 @@ class Categorical(CompiledFamily):
         chosen = sparse.csr_array(
             (np.ones(len(codes)), self._starts[columns] + codes, indptr), shape
         )
-        return np.asarray(chosen @ beyond) + first.sum(axis=0)
+        return np.asarray(np.asarray(chosen @ beyond) + first.sum(axis=0))
 
     def entry_log_predictive(self, column: int, value: float, stats: FloatArray) -> FloatArray:
         """Return log p(x_column = value | D_k), shape (B,)."""
@@ -286,7 +286,7 @@ class Categorical(CompiledFamily):
     @property
     def parameters(self) -> FloatArray:
         """Logarithms of the pseudo-counts, columns one after another."""
-        return np.log(self.alpha)
+        return np.asarray(np.log(self.alpha))
 
     def with_parameters(self, vector: FloatArray) -> Self:
         """Return the family with pseudo-counts from their logarithms."""

@@ -91,7 +91,7 @@ class DiagonalGaussian(CompiledFamily):
     shape: Hyperparameter = 1.5
     rate: Hyperparameter = None
     scale: Any = "auto"
-    shift: FloatArray | None = dataclasses.field(default=None, kw_only=True)
+    shift: Any = dataclasses.field(default=None, kw_only=True)
     variance: FloatArray | None = dataclasses.field(default=None, kw_only=True)
     scale_candidates: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
 
@@ -128,7 +128,7 @@ class DiagonalGaussian(CompiledFamily):
     def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
         """Return the statistics of the block, shifted by `origin`."""
         one_group = np.zeros(n_rows_of(block), dtype=np.int64)
-        return self._accumulate(block, one_group, np.ones(len(one_group)), 1, origin)[0]
+        return np.asarray(self._accumulate(block, one_group, np.ones(len(one_group)), 1, origin)[0])
 
     def resolve(
         self,
@@ -165,7 +165,6 @@ class DiagonalGaussian(CompiledFamily):
     ) -> FloatArray:
         """Return the statistics of each group of rows, shape (n_groups, p)."""
         groups, loads = check_labels(labels, n_groups, weights, n_rows_of(block))
-        assert self.shift is not None
         return self._accumulate(block, groups, loads, n_groups, self.shift)
 
     def _accumulate(
@@ -199,21 +198,25 @@ class DiagonalGaussian(CompiledFamily):
     def log_predictive(self, block: Block, stats: FloatArray) -> FloatArray:
         """Return log p(x | D_k), products of Student densities, shape (n, B)."""
         stats = np.ascontiguousarray(stats)
-        prior = self.strength, self.shape, self.rate, self._offset, self.has_missing
         out = np.empty((n_rows_of(block), len(stats)))
         if is_sparse(block):
-            diagonal_log_predictive_csr(*csr_parts(block), self.shift, stats, *prior, out)
+            diagonal_log_predictive_csr(
+                *csr_parts(block), self.shift, stats, self.strength, self.shape, self.rate,
+                self._offset, self.has_missing, out,
+            )  # fmt: skip
             return out
         for rows in row_chunks(block, self.n_features):
             shifted = dense_rows(block[rows]) - self.shift
-            diagonal_log_predictive(shifted, stats, *prior, out[rows])
+            diagonal_log_predictive(
+                shifted, stats, self.strength, self.shape, self.rate, self._offset,
+                self.has_missing, out[rows],
+            )  # fmt: skip
         return out
 
     def entry_log_predictive(self, column: int, value: float, stats: FloatArray) -> FloatArray:
         """Return the log density of x_column = value given D_k, shape (B,)."""
-        assert self.shift is not None
         freedom, centre, spread = (part[:, column] for part in self._students(stats))
-        return log_student(np.float64(value - self.shift[column]), freedom, centre, spread)
+        return log_student(np.full(len(stats), value - self.shift[column]), freedom, centre, spread)
 
     def feature_means(self, stats: FloatArray) -> FloatArray:
         """Return the mean of the observed entries, shape (B, D)."""

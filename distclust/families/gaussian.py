@@ -95,7 +95,7 @@ class Gaussian(CompiledFamily):
     degrees: float | None = None
     scatter: Any = None
     scale: Any = "auto"
-    shift: FloatArray | None = dataclasses.field(default=None, kw_only=True)
+    shift: Any = dataclasses.field(default=None, kw_only=True)
     covariance: FloatArray | None = dataclasses.field(default=None, kw_only=True)
     scale_candidates: tuple[float, ...] = dataclasses.field(default=(), kw_only=True)
 
@@ -156,7 +156,7 @@ class Gaussian(CompiledFamily):
     def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
         """Return ``[n, s, Q]`` of the rows shifted by `origin`."""
         one_group = np.zeros(n_rows_of(block), dtype=np.int64)
-        return self._accumulate(block, one_group, np.ones(len(one_group)), 1, origin)[0]
+        return np.asarray(self._accumulate(block, one_group, np.ones(len(one_group)), 1, origin)[0])
 
     def resolve(
         self,
@@ -193,7 +193,6 @@ class Gaussian(CompiledFamily):
     ) -> FloatArray:
         """Return the statistics of each group of rows, shape (n_groups, p)."""
         groups, loads = check_labels(labels, n_groups, weights, n_rows_of(block))
-        assert self.shift is not None
         return self._accumulate(block, groups, loads, n_groups, self.shift)
 
     def _accumulate(
@@ -213,7 +212,6 @@ class Gaussian(CompiledFamily):
 
     def log_predictive(self, block: Block, stats: FloatArray) -> FloatArray:
         """Return log p(x | D_k), shape (n, B): Student densities by triangular solves."""
-        assert self.shift is not None
         stats = np.ascontiguousarray(stats)
         out = np.empty((n_rows_of(block), len(stats)))
         for start in range(0, len(out), _TILE_ROWS):
@@ -228,11 +226,10 @@ class Gaussian(CompiledFamily):
 
     def feature_means(self, stats: FloatArray) -> FloatArray:
         """Return the mean of each column, shape (B, D); NaN for empty groups."""
-        assert self.shift is not None
         n = stats[:, :1]
         total = stats[:, 1 : 1 + self.n_features]
         unknown = np.full(total.shape, np.nan)
-        return self.shift + np.divide(total, n, out=unknown, where=n > 0)
+        return np.asarray(self.shift + np.divide(total, n, out=unknown, where=n > 0))
 
     def feature_information(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:
         """Return the mutual information of each column with membership, in nats."""

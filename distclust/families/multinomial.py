@@ -149,7 +149,7 @@ class Multinomial(CompiledFamily):
         """Return the mean count of each column a row, shape (B, K)."""
         n = stats[:, :1]
         unknown = np.full((len(stats), self.n_features), np.nan)
-        return np.divide(stats[:, 1:], n, out=unknown, where=n > 0)
+        return np.asarray(np.divide(stats[:, 1:], n, out=unknown, where=n > 0))
 
     def feature_information(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:
         """Return, for each word, what "this token is it" says about membership, in nats."""

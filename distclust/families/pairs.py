@@ -29,6 +29,7 @@ Indices = npt.NDArray[np.int64]
 
 _ROUNDING = float(np.finfo(np.float64).eps)
 _TABLE_BYTES = 128 * 2**20
+_USEFUL = 0.1  # a larger error would leave too many candidates to settle
 _FEW = 32  # below so many partners a table of 256 entries a byte does not pay
 
 
@@ -160,6 +161,31 @@ class GaussianPairs(PairScorer):
         spread = np.sqrt(np.diag(family.scatter))
         condition = float(np.linalg.cond(family.scatter / np.outer(spread, spread)))
         self._relative_error = 32.0 * d * _ROUNDING * condition
+        self._log_f = family.log_marginal(stats)
+        self._offset = np.ascontiguousarray(family.mean - family.shift)
+        self._largest = (stats[:, 1 : d + 1] ** 2).max(axis=0)
+        self._model = (family.scatter, self._offset, r, v)
+        self._scratch = (np.empty((d, d)), np.empty((d, d)), np.empty(d))
+
+    def row(self, k: int, others: Indices) -> tuple[Floats, float]:
+        """See :meth:`PairScorer.row`."""
+        if len(others) < _FEW:
+            return super().row(k, others)
+        out = np.empty(len(others))
+        error = numerics.gaussian_leaf_row(
+            k, others, self.stats, self._log_f, *self._model, self._largest, *self._scratch, out
+        )
+        if not error < _USEFUL:
+            return super().row(k, others)
+        groups = np.flatnonzero(np.isnan(out))
+        if len(groups):
+            out[groups] = self.exact(k, others[groups])
+        return out, error
+
+    def combine(self, i: int, j: int, log_f: float) -> None:
+        """See :meth:`PairScorer.combine`."""
+        super().combine(i, j, log_f)
+        self._log_f[i] = log_f
 
     def leaf_rows(self, start: int, stop: int) -> tuple[Floats, float]:
         """See :meth:`PairScorer.leaf_rows`."""
@@ -167,7 +193,7 @@ class GaussianPairs(PairScorer):
         # The determinant formula cancels for rows that lie far from the prior mean.
         error = self._half_degrees * self._relative_error
         error *= (1.0 + float(own.max())) * (1.0 + float(everyone.max()))
-        if error > 1.0 or not (self.stats[:, 0] == 1).all():
+        if error > _USEFUL or not (self.stats[:, 0] == 1).all():
             return super().leaf_rows(start, stop)
         gram = self._whitened[start:stop] @ self._whitened.T
         numerics.gaussian_leaf_pairs(

@@ -157,7 +157,7 @@ class Poisson(CompiledFamily):
         """Return the mean count of the observed entries, shape (B, D)."""
         observed = self._observed(stats)
         unknown = np.full(observed.shape, np.nan)
-        return np.divide(self._counts(stats), observed, out=unknown, where=observed > 0)
+        return np.asarray(np.divide(self._counts(stats), observed, out=unknown, where=observed > 0))
 
     def feature_information(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:
         """Return the mutual information of each column with membership, in nats.

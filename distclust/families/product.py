@@ -174,7 +174,7 @@ class Product(Family):
             inside = np.flatnonzero(self._columns[k] == column)
             if inside.size:
                 share = self._share(stats, k)
-                return family.entry_log_predictive(int(inside[0]), value, share)
+                return np.asarray(family.entry_log_predictive(int(inside[0]), value, share))
         raise InputError(
             "Product.entry_log_predictive",
             f"a column below {self.n_features}",

@@ -16,7 +16,14 @@ import psutil
 
 from distclust.engine import map_blocks, reduce_blocks
 from distclust.errors import CapacityError, ConstantColumnsWarning, InputError
-from distclust.families import Family, choose_family, family_named, summarise_block
+from distclust.families import (
+    DiagonalGaussian,
+    Family,
+    Gaussian,
+    choose_family,
+    family_named,
+    summarise_block,
+)
 from distclust.store import Matrix, Profile, profile_block
 
 Floats = npt.NDArray[np.float64]
@@ -74,6 +81,7 @@ def resolve_family(
     if isinstance(template, str):
         if template == "auto":
             template, reason = choose_family(profile, matrix.columns)
+            _check_sparse_choice(template, matrix, where)
         else:
             template = family_named(template, f"{where}: family")
     if not isinstance(template, Family):
@@ -158,6 +166,17 @@ def check_leaves(leaves: npt.ArrayLike, n_rows: int, where: str) -> npt.NDArray[
             f"{where}: leaves", f"{n_rows} labels", f"shape {labels.shape}", "Pass one a row."
         )
     return labels
+
+
+def _check_sparse_choice(family: Family, matrix: Matrix, where: str) -> None:
+    """No density is guessed for real numbers that are mostly exact zeros."""
+    if matrix.is_sparse and isinstance(family, (Gaussian, DiagonalGaussian)):
+        raise InputError(
+            f"{where}: family='auto'",
+            "zeros and ones or counts in sparse data",
+            "sparse data of real numbers",
+            "Name a family, such as family='diagonal_gaussian', or pass a dense array.",
+        )
 
 
 def _look(block: Any, start: int) -> Look:

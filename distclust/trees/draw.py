@@ -292,7 +292,9 @@ def _decorate(ax: Axes, tree: Tree, view: View, layout: _Layout) -> None:
     ax.set_ylim(len(view.tips) - 0.4, -0.6)
     ticks = _tick_values(layout)
     ax.set_xticks(signed_log(np.array(ticks)).tolist(), [_number(v) for v in ticks])
-    ax.set_xlabel("evidence against the merge (−log odds in nats; numbers at merges: log odds)", color=INK)
+    ax.set_xlabel(
+        "evidence against the merge (−log odds in nats; numbers at merges: log odds)", color=INK
+    )
     ax.set_title(_title(tree, view), loc="left", fontsize=11, color=INK, pad=24)
     for side in ("left", "right", "top"):
         ax.spines[side].set_visible(False)

@@ -300,9 +300,9 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        # With "auto" some sparse data are refused (real numbers), so the tag cannot promise.
+        tags.input_tags.sparse = not isinstance(self.family, str) or self.family != "auto"
         tags.input_tags.allow_nan = True
-        tags.input_tags.categorical = True
         return tags
 
 
