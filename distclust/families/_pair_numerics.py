@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from distclust.compiled import compiled
 
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Counts: TypeAlias = npt.NDArray[np.int32]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
 
 @compiled
-def log_gamma_tables(offsets, width):
+def log_gamma_tables(offsets: Floats, width: int) -> Floats:
     """Table of log Γ(offset + c) for c = 0, 1, ..., width − 1, one row an offset."""
     table = np.empty((offsets.shape[0], width))
     for d in range(offsets.shape[0]):
@@ -20,7 +27,7 @@ def log_gamma_tables(offsets, width):
 
 
 @compiled
-def rows_part(n, prior, totals, multiplicity):
+def rows_part(n: int, prior: float, totals: Floats, multiplicity: Floats) -> float:
     """Part of a Bernoulli log f that depends on the number of rows only."""
     value = prior
     for q in range(totals.shape[0]):
@@ -29,7 +36,7 @@ def rows_part(n, prior, totals, multiplicity):
 
 
 @compiled
-def rows_part_table(size, prior, totals, multiplicity):
+def rows_part_table(size: int, prior: float, totals: Floats, multiplicity: Floats) -> Floats:
     """:func:`rows_part` for n = 0, 1, ..., size − 1."""
     table = np.empty(size)
     for n in range(size):
@@ -38,7 +45,7 @@ def rows_part_table(size, prior, totals, multiplicity):
 
 
 @compiled
-def pack_bits(counts, packed):
+def pack_bits(counts: Counts, packed: Bytes) -> None:
     """Eight binary columns a byte, the first column in the lowest bit."""
     for i in range(counts.shape[0]):
         for d in range(counts.shape[1]):
@@ -47,7 +54,7 @@ def pack_bits(counts, packed):
 
 
 @compiled
-def fill_byte_tables(weights, tables):
+def fill_byte_tables(weights: Floats, tables: Floats) -> None:
     """tables[b, v] = sum of the weights of the bits set in byte value v of byte b."""
     n_columns = weights.shape[0]
     for b in range(tables.shape[0]):
@@ -63,7 +70,9 @@ def fill_byte_tables(weights, tables):
 
 
 @compiled
-def bernoulli_leaf_weights(counts, n, alpha, beta, weights):
+def bernoulli_leaf_weights(
+    counts: Counts, n: int, alpha: Floats, beta: Floats, weights: Floats
+) -> float:
     """Predictive log odds of each column given a group; returns the sum of log p(x_d = 0)."""
     constant = 0.0
     for d in range(weights.shape[0]):
@@ -75,7 +84,9 @@ def bernoulli_leaf_weights(counts, n, alpha, beta, weights):
 
 
 @compiled
-def bernoulli_union(a, b, n, alpha, beta, ones, zeros):
+def bernoulli_union(
+    a: Counts, b: Counts, n: int, alpha: Floats, beta: Floats, ones: Floats, zeros: Floats
+) -> float:
     """Sum over columns of log Γ(α + c) + log Γ(β + n − c) for two groups' counts."""
     width = ones.shape[1]
     total = 0.0
@@ -93,9 +104,25 @@ def bernoulli_union(a, b, n, alpha, beta, ones, zeros):
 
 @compiled
 def bernoulli_row(
-    k, others, n_rows, counts, packed, log_f, alpha, beta, ones, zeros, by_rows, prior,
-    totals, multiplicity, tables, weights, use_bytes, out,
-):  # fmt: skip
+    k: int,
+    others: Ints,
+    n_rows: Ints,
+    counts: Counts,
+    packed: Bytes,
+    log_f: Floats,
+    alpha: Floats,
+    beta: Floats,
+    ones: Floats,
+    zeros: Floats,
+    by_rows: Floats,
+    prior: float,
+    totals: Floats,
+    multiplicity: Floats,
+    tables: Floats,
+    weights: Floats,
+    use_bytes: bool,
+    out: Floats,
+) -> None:
     """log f(k ∪ s) for each s of `others`.
 
     A single row s has an affine predictive, log f(k ∪ x) = log f(k) + Σ log p0 + x·w, read
@@ -123,7 +150,14 @@ def bernoulli_row(
 
 
 @compiled
-def gaussian_leaf_pairs(gram, own_left, own_right, prior_rows, half_dof, constant):
+def gaussian_leaf_pairs(
+    gram: Floats,
+    own_left: Floats,
+    own_right: Floats,
+    prior_rows: float,
+    half_dof: float,
+    constant: float,
+) -> None:
     """Turn Gram entries of whitened rows into log marginals of pairs, in place (spec 8.3).
 
     |S'_ij| / |S| = 1 + (1 − t)(a + b) − 2 t c + (1 − 2t)(ab − c²) with t = 1/(r + 2).
@@ -138,7 +172,9 @@ def gaussian_leaf_pairs(gram, own_left, own_right, prior_rows, half_dof, constan
 
 
 @compiled
-def posterior_scatter(stats, scatter, offset, strength, out):
+def posterior_scatter(
+    stats: Floats, scatter: Floats, offset: Floats, strength: float, out: Floats
+) -> float:
     """Posterior scale matrix S' of one group, lower triangle; returns its growth.
 
     S' = S + r oᵀo + Q − p pᵀ/(r + n) with p = s + r o and o the prior mean minus the shift.
@@ -161,7 +197,7 @@ def posterior_scatter(stats, scatter, offset, strength, out):
 
 
 @compiled
-def invert_cholesky(matrix, inverse):
+def invert_cholesky(matrix: Floats, inverse: Floats) -> float:
     """Overwrite the lower triangle by its Cholesky factor L, fill `inverse` with L⁻¹.
 
     Returns log |matrix|, or NaN if it is not positive definite.
@@ -191,7 +227,7 @@ def invert_cholesky(matrix, inverse):
 
 
 @compiled
-def scaled_condition(variances, inverse):
+def scaled_condition(variances: Floats, inverse: Floats) -> float:
     """Bound on the condition number of a matrix scaled to unit diagonal, from L⁻¹."""
     size = variances.shape[0]
     total = 0.0
@@ -203,9 +239,20 @@ def scaled_condition(variances, inverse):
 
 @compiled
 def gaussian_leaf_row(
-    k, others, stats, log_f, scatter, offset, strength, degrees, largest, scratch, inverse,
-    variances, out,
-):  # fmt: skip
+    k: int,
+    others: Ints,
+    stats: Floats,
+    log_f: Floats,
+    scatter: Floats,
+    offset: Floats,
+    strength: float,
+    degrees: float,
+    largest: Floats,
+    scratch: Floats,
+    inverse: Floats,
+    variances: Floats,
+    out: Floats,
+) -> float:
     """log f(k ∪ x) for the single rows x among `others`; NaN for larger groups.
 
     |S'_new| = |S'| (1 + r'/(r' + 1) eᵀ S'⁻¹ e) with e = x − m' (spec 8.3). Returns a bound on

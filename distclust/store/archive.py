@@ -19,6 +19,7 @@ import json
 import math
 import os
 import secrets
+import tokenize
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -47,6 +48,10 @@ _READ_ERRORS = (
     TypeError,
     EOFError,
     NotImplementedError,
+    OverflowError,
+    RecursionError,
+    SyntaxError,
+    tokenize.TokenError,
 )
 
 

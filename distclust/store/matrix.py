@@ -220,9 +220,12 @@ class SparseMatrix(Matrix):
 def slice_csr(matrix: Any, start: int, stop: int) -> scipy.sparse.csr_array:
     """Rows ``[start, stop)`` of a canonical CSR matrix, values and indices as views."""
     first, last = matrix.indptr[start], matrix.indptr[stop]
-    pointers = matrix.indptr[start : stop + 1] - first
-    parts = (matrix.data[first:last], matrix.indices[first:last], pointers)
-    return _mark_canonical(scipy.sparse.csr_array(parts, shape=(stop - start, matrix.shape[1])))
+    # Set one by one: the constructor copies what is a small part of something larger.
+    block = scipy.sparse.csr_array((stop - start, matrix.shape[1]), dtype=matrix.dtype)
+    block.data = matrix.data[first:last]
+    block.indices = matrix.indices[first:last]
+    block.indptr = matrix.indptr[start : stop + 1] - first
+    return _mark_canonical(block)
 
 
 def canonical_csr(matrix: Any) -> scipy.sparse.csr_array:

@@ -8,7 +8,7 @@ subtree T is described by :data:`SLOT`. A `rule` holds what the model needs, see
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,10 @@ from distclust.compiled import compiled
 from distclust.trees.structure import ABSORB_LEFT as ABSORB_OLDER
 from distclust.trees.structure import ABSORB_RIGHT as ABSORB_YOUNGER
 from distclust.trees.structure import COLLAPSE, JOIN
+
+Records: TypeAlias = npt.NDArray[Any]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
 
 SLOT = np.dtype(
     [
@@ -43,13 +47,13 @@ class Rule(NamedTuple):
     by_odds: int
     many_children: int  # absorb and collapse are allowed
     log_concentration: float
-    log_gamma: npt.NDArray[np.float64]  # log Γ(0), log Γ(1), ... as far as it is worth it
-    log_pi: npt.NDArray[np.float64]  # log π for c children
-    log_not_pi: npt.NDArray[np.float64]  # log(1 − π) for c children
+    log_gamma: Floats  # log Γ(0), log Γ(1), ... as far as it is worth it
+    log_pi: Floats  # log π for c children
+    log_not_pi: Floats  # log(1 − π) for c children
 
 
 @compiled
-def log_add(a, b):
+def log_add(a: float, b: float) -> float:
     """log(exp(a) + exp(b)), symmetric to the last bit."""
     high = max(a, b)
     if high == -math.inf:
@@ -58,7 +62,7 @@ def log_add(a, b):
 
 
 @compiled
-def log_block_prior(n, rule):
+def log_block_prior(n: int, rule: Rule) -> float:
     """log(α Γ(n)): the prior weight of one block of n rows."""
     if n < rule.log_gamma.shape[0]:
         return rule.log_concentration + rule.log_gamma[n]
@@ -66,7 +70,7 @@ def log_block_prior(n, rule):
 
 
 @compiled
-def add_leaf_priors(slots, rule):
+def add_leaf_priors(slots: Records, rule: Rule) -> None:
     """Leaves of a Dirichlet process: log d = log αΓ(n) and log Z = log d + log f."""
     for s in range(slots.shape[0]):
         log_d = log_block_prior(slots[s]["n_rows"], rule)
@@ -75,11 +79,11 @@ def add_leaf_priors(slots, rule):
 
 
 @compiled
-def children_after(older, younger, operation):
+def children_after(older: Any, younger: Any, operation: int) -> tuple[int, float, float]:
     """Number of children, sum of their values and of their log d after an operation."""
     if operation == JOIN:
         return (
-            np.int64(2),
+            2,
             older["value"] + younger["value"],
             older["log_d"] + younger["log_d"],
         )
@@ -103,7 +107,7 @@ def children_after(older, younger, operation):
 
 
 @compiled
-def is_allowed(older, younger, operation):
+def is_allowed(older: Any, younger: Any, operation: int) -> bool:
     """Only a node that has children can absorb or be dissolved (spec 5.2)."""
     if operation == ABSORB_OLDER:
         return older["arity"] > 0
@@ -113,7 +117,9 @@ def is_allowed(older, younger, operation):
 
 
 @compiled
-def operation_key(older, younger, operation, log_f, log_prior, rule):
+def operation_key(
+    older: Any, younger: Any, operation: int, log_f: float, log_prior: float, rule: Rule
+) -> float:
     """Log odds of the merge, or the log likelihood ratio of BRT eq. 1.23."""
     count, product, product_d = children_after(older, younger, operation)
     if rule.is_dp == 1:
@@ -129,7 +135,7 @@ def operation_key(older, younger, operation, log_f, log_prior, rule):
 
 
 @compiled
-def pair_key(slots, i, j, log_f, rule):
+def pair_key(slots: Records, i: int, j: int, log_f: float, rule: Rule) -> tuple[float, int]:
     """Best operation on two subtrees whose union has log marginal `log_f`.
 
     Returns (key, operation). Ties between operations go to the first of join, absorb into
@@ -153,7 +159,7 @@ def pair_key(slots, i, j, log_f, rule):
 
 
 @compiled
-def next_merge(slots, active):
+def next_merge(slots: Records, active: Ints) -> tuple[int, int]:
     """Slots (older, younger) of the best pair, or (unsettled slot, −1) to be looked at first.
 
     The row with the largest maximum decides; an unsettled one comes first among equals. Among
@@ -162,12 +168,12 @@ def next_merge(slots, active):
     highest = -math.inf
     for s in active:
         highest = max(highest, slots[s]["best"])
-    first, second = np.int64(-1), np.int64(-1)
+    first, second = -1, -1
     for s in active:
         if slots[s]["best"] != highest:
             continue
         if slots[s]["settled"] == 0:
-            return s, np.int64(-1)
+            return s, -1
         older, younger = s, slots[s]["partner"]
         if slots[older]["id"] > slots[younger]["id"]:
             older, younger = younger, older
@@ -177,14 +183,16 @@ def next_merge(slots, active):
 
 
 @compiled
-def is_before(slots, older, younger, first, second):
+def is_before(slots: Records, older: int, younger: int, first: int, second: int) -> bool:
     """Whether one pair of slots comes before another in the order of node ids."""
     a, b = slots[older]["id"], slots[first]["id"]
     return a < b or (a == b and slots[younger]["id"] < slots[second]["id"])
 
 
 @compiled
-def apply_merge(slots, active, i, j, new_id, rule, others):
+def apply_merge(
+    slots: Records, active: Ints, i: int, j: int, new_id: int, rule: Rule, others: Ints
+) -> tuple[int, int, float]:
     """Merge slot j into slot i by the operation that row i or j settled on.
 
     `active` loses slot j (its last entry moves there), `others` receives the active slots
@@ -210,7 +218,9 @@ def apply_merge(slots, active, i, j, new_id, rule, others):
 
 
 @compiled
-def merge_slots(slots, i, j, log_f, operation, new_id, rule):
+def merge_slots(
+    slots: Records, i: int, j: int, log_f: float, operation: int, new_id: int, rule: Rule
+) -> None:
     """Write the merged subtree into slot i, the older half."""
     older, younger = slots[i], slots[j]
     count, product, product_d = children_after(older, younger, operation)
@@ -226,7 +236,9 @@ def merge_slots(slots, i, j, log_f, operation, new_id, rule):
 
 
 @compiled
-def row_keys(slots, k, others, log_f, rule, keys):
+def row_keys(
+    slots: Records, k: int, others: Ints, log_f: Floats, rule: Rule, keys: Floats
+) -> float:
     """Fill `keys` with the key of slot k against each of `others`; return the largest."""
     highest = -math.inf
     if rule.is_dp == 1 and rule.by_odds == 1 and rule.many_children == 0:
@@ -247,7 +259,7 @@ def row_keys(slots, k, others, log_f, rule, keys):
 
 
 @compiled
-def near_row_maximum(keys, lowest, chosen):
+def near_row_maximum(keys: Floats, lowest: float, chosen: Ints) -> int:
     """Positions whose key is at least `lowest`; returns how many."""
     count = 0
     for position in range(keys.shape[0]):
@@ -258,7 +270,17 @@ def near_row_maximum(keys, lowest, chosen):
 
 
 @compiled
-def introduce(slots, k, others, log_f, error, rule, matrix, keys, chosen):
+def introduce(
+    slots: Records,
+    k: int,
+    others: Ints,
+    log_f: Floats,
+    error: float,
+    rule: Rule,
+    matrix: npt.NDArray[np.float32],
+    keys: Floats,
+    chosen: Ints,
+) -> int:
     """Positions that may be the maximum of the new row k or of their own row.
 
     `log_f` may be wrong by `error`. Keys are remembered if `matrix` is not empty. Returns how
@@ -278,7 +300,9 @@ def introduce(slots, k, others, log_f, error, rule, matrix, keys, chosen):
 
 
 @compiled
-def settle(slots, k, candidates, log_f, offer, rule):
+def settle(
+    slots: Records, k: int, candidates: Ints, log_f: Floats, offer: bool, rule: Rule
+) -> None:
     """Decide row maxima from exactly evaluated candidates.
 
     Slot k gets the largest key, the smallest node id on ties. With `offer` every candidate's
@@ -288,7 +312,7 @@ def settle(slots, k, candidates, log_f, offer, rule):
     """
     row = slots[k]
     row["best"] = -math.inf
-    partner_id = np.int64(-1)
+    partner_id = -1
     for position in range(candidates.shape[0]):
         s = candidates[position]
         other = slots[s]
@@ -304,7 +328,7 @@ def settle(slots, k, candidates, log_f, offer, rule):
 
 
 @compiled
-def others_of(active, slot, out):
+def others_of(active: Ints, slot: int, out: Ints) -> int:
     """Copy `active` without `slot` into `out`; returns how many."""
     count = 0
     for s in active:
@@ -315,7 +339,9 @@ def others_of(active, slot, out):
 
 
 @compiled
-def cached_keys(slots, matrix, k, others, keys):
+def cached_keys(
+    slots: Records, matrix: npt.NDArray[np.float32], k: int, others: Ints, keys: Floats
+) -> float:
     """Read a row of the key matrix: a pair's key lies in the row of its younger node."""
     highest = -math.inf
     own_id = slots[k]["id"]
@@ -328,7 +354,7 @@ def cached_keys(slots, matrix, k, others, keys):
 
 
 @compiled
-def equal_to_neighbour(stats, slots, same):
+def equal_to_neighbour(stats: Floats, slots: Ints, same: Ints) -> None:
     """For each slot: the position of an earlier slot with the same statistics, or its own.
 
     Only the first slot and the one just before are compared: enough to make a block of

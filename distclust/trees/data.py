@@ -207,7 +207,7 @@ def _column_means(block: Any) -> Floats:
     if not isinstance(block, np.ndarray):
         return np.zeros(block.shape[1])
     if block.dtype.kind != "f":
-        return block.mean(axis=0)
+        return np.asarray(block.mean(axis=0))
     observed = np.isfinite(block)
     total = np.where(observed, block, 0.0).sum(axis=0)
     means: Floats = total / np.maximum(observed.sum(axis=0), 1)

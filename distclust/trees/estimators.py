@@ -38,7 +38,7 @@ from distclust.validation import check_choice, check_flag, check_integer, check_
 
 Floats = npt.NDArray[np.float64]
 
-_CRITERIA = ("posterior_odds", "likelihood_ratio")
+_CRITERIA: tuple[Criterion, ...] = ("posterior_odds", "likelihood_ratio")
 _CUTS = ("posterior", "map")
 
 
@@ -104,9 +104,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         """Check every parameter before any work."""
         check_real(self.threshold, f"{where}: threshold", above=0.0, at_most=1.0)
         check_choice(self.cut, f"{where}: cut", _CUTS)
-        criterion: Criterion = check_choice(  # type: ignore[assignment]
-            self.criterion, f"{where}: criterion", _CRITERIA
-        )
+        criterion = check_choice(self.criterion, f"{where}: criterion", _CRITERIA)
         search = SearchPlan(
             mixing=self._mixing(),
             criterion=criterion,
@@ -182,7 +180,8 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
 
         Proportional to the cluster's number of rows times its predictive density.
         """
-        return np.exp(np.concatenate(list(self._cluster_log_proba(X, "predict_proba"))))
+        proba: Floats = np.exp(np.concatenate(list(self._cluster_log_proba(X, "predict_proba"))))
+        return proba
 
     def score_samples(self, X: Any) -> Floats:
         """Return the log predictive density of each row, shape (n_rows,).

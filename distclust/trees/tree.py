@@ -187,10 +187,9 @@ class Tree:
         child where it would otherwise lie below it.
         """
         heights = self.split_preference()
-        internal = heights[self.n_leaves :]
         heights[: self.n_leaves] = 0.0
-        if len(internal):
-            internal -= internal.min()
+        if self.n_leaves > 1:
+            heights[self.n_leaves :] += self.log_odds[self.n_leaves :].max()
         return heights
 
     def split_preference(self) -> Floats:

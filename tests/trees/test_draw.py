@@ -32,11 +32,12 @@ def _quiet_backend():
 
 
 def many_clusters(n_clusters, size):
-    """Sure clusters of `size` rows each under a cascade of refused merges."""
-    groups = [tuple(range(c * size, (c + 1) * size)) for c in range(n_clusters)]
-    nested = oracle.binarised(tuple(groups))
-    odds = [6.0 if len(oracle.leaves_of(t)) <= size else -9.0 for t in oracle.subtrees(nested)]
-    return with_odds(nested, odds)
+    """Sure flat clusters of `size` rows each under a cascade of refused merges."""
+    n = n_clusters * size
+    clusters = [range(c * size, (c + 1) * size) for c in range(n_clusters)]
+    tops = [(n, n + 1)] + [(n + c, n + n_clusters + c - 2) for c in range(2, n_clusters)]
+    structure = Structure.from_children(n, [*clusters, *tops])
+    return with_odds(structure, [6.0] * n_clusters + [-9.0] * (n_clusters - 1))
 
 
 def tip_labels(ax):

@@ -63,7 +63,8 @@ def test_dendrogram_purity__is_one_only_if_classes_fill_subtrees(tree, data):
 @given(nested_trees(max_leaves=5), st.data())
 def test_dendrogram_purity__preformed_leaf_is_an_unresolved_node(tree, data):
     structure, _ = oracle.number_nodes(tree)
-    sizes = data.draw(st.lists(st.integers(1, 3), min_size=structure.n_leaves, max_size=structure.n_leaves))  # fmt: skip
+    n = structure.n_leaves
+    sizes = data.draw(st.lists(st.integers(1, 3), min_size=n, max_size=n))
     leaf_of_row = np.array(data.draw(st.permutations(np.repeat(range(len(sizes)), sizes).tolist())))
     labels = data.draw(
         st.lists(st.integers(0, 2), min_size=len(leaf_of_row), max_size=len(leaf_of_row))

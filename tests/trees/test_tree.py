@@ -34,9 +34,9 @@ def golden(**options):
     return Tree.build(structure, np.ones(5), log_marginal, DirichletProcess(1.0), **options)
 
 
-def with_odds(nested, odds):
+def with_odds(shape, odds):
     """A tree whose internal nodes, children first, have the wanted log odds."""
-    structure, _ = oracle.number_nodes(nested)
+    structure = shape if isinstance(shape, Structure) else oracle.number_nodes(shape)[0]
     # With constant mixing at one half, odds are log f minus the children's evidences.
     log_marginal = np.zeros(structure.n_nodes)
     evidence = np.zeros(structure.n_nodes)
@@ -205,11 +205,15 @@ def test_heights__never_fall_towards_the_root(nested, data):
     tree = with_odds(nested, odds)
     heights = tree.heights
     assert np.all(heights[: tree.n_leaves] == 0.0)
-    assert heights[tree.n_leaves :].min() == 0.0
+    assert heights.min() == 0.0
     assert np.all(heights[tree.structure.parent[:-1]] >= heights[:-1])
-    # Where nothing had to be lifted, heights differ as the odds do.
-    top = max(tree.log_odds[tree.n_leaves :] * -1)
-    assert heights[-1] == pytest.approx(top + tree.log_odds[tree.n_leaves :].max(), abs=1e-9)
+    surest = tree.log_odds[tree.n_leaves :].max()
+    for k in range(tree.n_leaves, tree.n_nodes):
+        below = [
+            c for c in range(tree.n_leaves, k + 1) if c == k or k in tree.structure.ancestors(c)
+        ]
+        expected = max(surest - tree.log_odds[c] for c in below)
+        assert heights[k] == pytest.approx(expected, abs=1e-9)
 
 
 def test_leaf_name__says_how_many_rows():

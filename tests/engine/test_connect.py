@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from distclust import engine
+from distclust.engine import on_client, threads
+from distclust.errors import ClusterError, InputError
+
+
+def current_place() -> tuple[bool, int]:
+    return engine.current_client() is None, engine.local_threads()
+
+
+def test_connect__threads_until_closed():
+    before = engine.local_threads()
+    session = engine.connect("threads", threads=3)
+    assert repr(session) == "Session('threads', 3 threads)"
+    assert engine.local_threads() == 3
+    with engine.connect("threads", threads=5):
+        assert engine.local_threads() == 5
+    assert engine.local_threads() == 3
+    session.close()
+    session.close()
+    assert not session.is_open
+    assert "closed" in repr(session)
+    assert session.dashboard_link is None
+    assert engine.local_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"where": "somewhere"}, "'somewhere'.*tcp://host:8786"),
+        ({"where": 8786}, "8786"),
+        ({"where": "nosuch://127.0.0.1:1"}, "address Dask knows"),
+        ({"threads": 0}, r"connect\(threads\)"),
+        ({"workers": -1}, r"connect\(workers\)"),
+        ({"timeout": 0}, r"connect\(timeout\)"),
+    ],
+)
+def test_connect__refuses_what_it_cannot_use(options, message):
+    with pytest.raises(InputError, match=message):
+        engine.connect(**options)
+    assert engine.current_client() is None
+
+
+@pytest.mark.cluster
+def test_connect__no_scheduler_is_a_cluster_error():
+    with pytest.raises(ClusterError, match=r"127\.0\.0\.1:9.*within 1 s"):
+        engine.connect("tcp://127.0.0.1:9", timeout=1)
+    assert engine.current_client() is None
+
+
+@pytest.mark.cluster
+def test_connect__joins_a_running_cluster(local_client):
+    address = local_client.scheduler.address
+    with engine.connect(address) as session:
+        assert engine.current_client() is session.client
+        assert repr(session) == f"Session({address!r}, 2 workers, 2 threads)"
+        assert session.dashboard_link is None
+        with engine.connect("threads"):
+            assert engine.current_client() is None
+    assert engine.current_client() is None
+    assert local_client.nthreads()  # joining and leaving stops nobody's cluster
+
+
+@pytest.mark.cluster
+def test_connect__other_versions_are_named(local_client, monkeypatch):
+    versions = local_client.get_versions(packages=["distclust", "scipy", "numba"])
+    worker = next(iter(versions["workers"].values()))
+    worker["packages"]["numpy"] = "1.0"
+    worker["packages"]["distclust"] = None
+    worker["packages"]["python"] = "3.10.1.final.0"
+    monkeypatch.setattr("distributed.Client.get_versions", lambda *_, **__: versions)
+    with pytest.raises(ClusterError, match=r"python 3\.10 .*distclust missing .*numpy 1\.0 on"):
+        engine.connect(local_client.scheduler.address)
+    assert engine.current_client() is None
+
+
+@pytest.mark.cluster
+def test_connect__cluster_without_workers():
+    from distributed import LocalCluster
+
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        pytest.raises(ClusterError, match="a worker within 0.5 s"),
+    ):
+        engine.connect(cluster.scheduler_address, timeout=0.5)
+
+
+@pytest.mark.cluster
+def test_result_of__gives_up_when_all_workers_are_gone(monkeypatch):
+    from distributed import Client, LocalCluster
+
+    monkeypatch.setattr(on_client, "NO_WORKERS_SECONDS", 0.2)
+    monkeypatch.setattr(on_client, "_QUIET_POLL_SECONDS", 0.1)
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        client.as_current(),
+        pytest.raises(ClusterError, match="at least one worker"),
+    ):
+        engine.run(current_place)
+
+
+@pytest.mark.cluster
+def test_result_of__lost_scheduler_is_a_cluster_error():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        gate = threading.Event()
+        future = client.submit(gate.wait, 10, pure=False)
+        client.cancel([future])
+        gate.set()
+        with pytest.raises(ClusterError, match="scheduler"):
+            on_client.result_of(client, future)
+
+
+@pytest.mark.cluster
+def test_current_client__never_one_inside_a_task(local_client):
+    assert current_place()[0]
+    with local_client.as_current():
+        assert engine.current_client() is local_client
+        assert engine.run(current_place) == (True, 1)
+    # a task of the user's own, not sent by the engine
+    assert local_client.submit(current_place, pure=False).result() == (True, 1)
+
+
+@pytest.mark.cluster
+def test_run__worker_in_this_process_works_and_stays_in_process():
+    from distributed import Client, LocalCluster
+
+    from distclust import events
+
+    seen: list[events.Event] = []
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        client.as_current(),
+        events.listen(seen.append),
+    ):
+        assert engine.run(current_place) == (True, 2)
+        engine.run(events.emit, "once", 1)
+    assert [event.stage for event in seen] == ["once"]
+
+
+@pytest.mark.cluster
+def test_current_client__asynchronous_client_is_refused():
+    import asyncio
+
+    from distributed import Client, Scheduler
+
+    async def ask() -> None:
+        async with (
+            Scheduler(dashboard_address=None, port=0) as scheduler,
+            Client(scheduler.address, asynchronous=True, set_as_default=True),
+        ):
+            engine.current_client()
+
+    with pytest.raises(ClusterError, match="asynchronous"):
+        asyncio.run(ask())
+
+
+def test_allowed_cores__environment_overrules(monkeypatch):
+    monkeypatch.setenv("DISTCLUST_THREADS", "7")
+    assert engine.allowed_cores() == 7
+    assert engine.local_threads() == 7
+    monkeypatch.setenv("DISTCLUST_THREADS", "many")
+    with pytest.raises(InputError, match="DISTCLUST_THREADS.*'many'"):
+        engine.allowed_cores()
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("max 100000", 8), ("250000 100000", 2), ("50000 100000", 1), ("", 8), (None, 8)],
+)
+def test_container_cores__follow_the_quota(tmp_path, text, cores):
+    path = tmp_path / "cpu.max"
+    if text is not None:
+        path.write_text(text)
+    assert threads._container_cores(path, 8) == cores
+
+
+def test_thread_map__keeps_order_and_uses_threads():
+    barrier = threading.Barrier(3, timeout=20)
+
+    def meet(item: int) -> tuple[int, int, int]:
+        if item < 3:
+            barrier.wait()  # passes only if three threads are at work
+        return item, threading.get_ident(), engine.local_threads()
+
+    results = engine.thread_map(meet, range(40), 3)
+    assert [item for item, _, _ in results] == list(range(40))
+    assert threading.get_ident() in {thread for _, thread, _ in results}
+    assert {granted for _, _, granted in results} == {1}
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 8])
+def test_thread_map__raises_what_was_raised_and_starts_no_more(n_threads):
+    started = []
+
+    def fail(item: int) -> None:
+        started.append(item)
+        if item == 5:
+            raise KeyError(item)
+
+    with pytest.raises(KeyError):
+        engine.thread_map(fail, range(10_000), n_threads)
+    assert len(started) < 10_000
+
+
+def test_thread_map__may_nest_deeper_than_the_pool():
+    def inner(item: int) -> int:
+        return sum(engine.thread_map(abs, [item, -1], 4))
+
+    def outer(item: int) -> int:
+        return sum(engine.thread_map(inner, range(item, item + 4), 4))
+
+    assert engine.thread_map(outer, range(100), 100) == [4 * i + 10 for i in range(100)]
+
+
+def test_thread_map__nothing_to_do():
+    assert engine.thread_map(abs, [], 4) == []
+
+
+def blas_threads() -> set[int]:
+    import scipy.linalg  # noqa: F401
+    from threadpoolctl import threadpool_info
+
+    return {lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+
+
+def test_one_blas_thread__overlapping_users_keep_it_until_the_last_leaves():
+    controller = threads._controller()
+    with controller.limit(limits=2, user_api="blas"):
+        first, second = contextlib.ExitStack(), contextlib.ExitStack()
+        first.enter_context(engine.one_blas_thread)
+        second.enter_context(engine.one_blas_thread)
+        assert blas_threads() == {1}
+        first.close()
+        assert blas_threads() == {1}
+        second.close()
+        assert blas_threads() == {2}
+
+
+def inside_blas_threads(block: Any, start: int) -> set[int]:
+    return blas_threads()
+
+
+@pytest.mark.cluster
+def test_map_blocks__products_use_one_thread_everywhere(local_client):
+    matrix = engine.as_matrix(np.ones((5, 2)))
+    assert list(engine.map_blocks(inside_blas_threads, matrix)) == [{1}]
+    assert engine.thread_map(lambda _: blas_threads(), [0, 1], 2) == [{1}, {1}]
+    assert engine.run(blas_threads) == {1}
+    with local_client.as_current():
+        assert list(engine.map_blocks(inside_blas_threads, matrix)) == [{1}]
+
+
+def test_doctor__describes_this_installation():
+    import json
+
+    report = engine.doctor()
+    assert json.loads(json.dumps(report)) == report
+    assert report["cluster"] is None
+    assert report["packages"]["numpy"] == np.__version__
+    assert report["memory"]["total"] >= report["memory"]["available"] > 0
+    assert report["threads"]["allowed"] >= 1
+    assert report["problems"] == []
+
+
+def test_doctor__names_what_is_missing(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("distclust.engine.doctor._version_of", lambda name: None)
+    monkeypatch.setattr("distclust.compiled.cache_folder", lambda: None)
+    report = engine.doctor()
+    assert "dashboard" in report["missing"]["bokeh"]
+    assert "Package numba is missing." in report["problems"]
+    assert any("DISTCLUST_CACHE_DIR" in problem for problem in report["problems"])
+
+
+@pytest.mark.cluster
+def test_doctor__describes_the_cluster(on_client, monkeypatch):
+    cluster = engine.doctor()["cluster"]
+    assert (cluster["workers"], cluster["threads"]) == (2, 2)
+    assert cluster["scheduler"] == on_client.scheduler.address
+    assert cluster["mismatches"] == []
+    monkeypatch.setattr(
+        "distclust.engine.doctor.version_mismatches", lambda client: ["numpy 1 on worker a"]
+    )
+    assert engine.doctor()["problems"] == ["Versions differ: numpy 1 on worker a."]
+
+
+def test_import__needs_neither_dask_nor_numba():
+    script = (
+        "import sys, distclust.events, distclust.store, distclust.seeding, distclust.engine;"
+        "print([m for m in ('dask', 'distributed', 'numba', 'pandas', 'sklearn')"
+        " if m in sys.modules])"
+    )
+    root = Path(engine.__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root
+    )
+    assert done.stdout.strip() == "[]"
