@@ -18,6 +18,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distclust import events
 from distclust.errors import InputError, MissingFileError
 from distclust.report.listeners import json_lines, progress
 
@@ -329,7 +330,13 @@ def _connected(scheduler: str | None, **options: Any) -> Iterator[None]:
         return
     from distclust.engine import connect
 
-    with connect(scheduler, **options):
+    if scheduler == "threads":
+        session = connect(scheduler)
+    else:
+        with events.stage(f"connecting to {scheduler}", 1) as starting:
+            session = connect(scheduler, **options)
+            starting.advance()
+    with session:
         yield
 
 

@@ -10,9 +10,9 @@ from distclust.engine.blocks import (
     reduce_blocks,
     run,
 )
-from distclust.engine.connect import Session, connect, current_client, local_threads
-from distclust.engine.doctor import doctor
+from distclust.engine.diagnosis import doctor
 from distclust.engine.matrices import as_matrix
+from distclust.engine.sessions import Session, connect, current_client, local_threads
 from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
 
 __all__ = [

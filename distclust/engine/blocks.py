@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from distclust import events
-from distclust.engine.connect import current_client, local_threads
+from distclust.engine.sessions import current_client, local_threads
 from distclust.engine.threads import map_in_order, one_blas_thread
 from distclust.store import Block, Matrix, Profile, profile_block
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from distclust.engine.connect import current_client
 from distclust.engine.matrices import check_finite_csr, check_no_infinity, is_scipy_sparse
+from distclust.engine.sessions import current_client
 from distclust.errors import InputError
 from distclust.store import ArrayMatrix, Block, Column, Matrix, SparseMatrix, canonical_csr
 from distclust.store.matrix import aligned
@@ -85,10 +85,8 @@ class Cut:
 
 def to_layout(chunk: Any) -> Any:
     """Return a chunk as a numpy array or a scipy matrix that can be sliced."""
-    if hasattr(chunk, "tocsr"):  # scipy's, or COO of the `sparse` package
-        return chunk.tocsr()
-    if hasattr(chunk, "tocoo"):  # GCXS of that package
-        return chunk.tocoo().tocsr()
+    if hasattr(chunk, "asformat"):  # scipy's, and the `sparse` package's
+        return chunk.asformat("coo").tocsr()
     return np.asarray(chunk)
 
 

@@ -138,13 +138,14 @@ def _number_kind(values: pd.Series[Any]) -> NumberKind | None:
     if not pd.api.types.is_object_dtype(dtype):
         return None
     # Objects that are all numbers, as None among numbers makes them.
-    inferred = pd.api.types.infer_dtype(values, skipna=True)
+    inferred = pd.api.types.infer_dtype(values.dropna())
     kinds: dict[str, NumberKind] = {
         "boolean": "bool",
         "integer": "integer",
         "floating": "real",
         "mixed-integer-float": "real",
         "decimal": "real",
+        "empty": "real",  # nothing but missing values
     }
     return kinds.get(inferred)
 

@@ -173,7 +173,7 @@ def _to_scipy(X: Any, where: str) -> Any:
             f"fill value {X.fill_value}",
             "Subtract it first, or pass X.todense().",
         )
-    return X.tocsr() if hasattr(X, "tocsr") else X.tocoo().tocsr()
+    return X.asformat("coo").tocsr()
 
 
 def check_shape(shape: tuple[int, ...], where: str) -> None:

@@ -115,8 +115,11 @@ def thread_map(
 
     def work() -> None:
         with grant_threads(1):
-            for i in positions:
-                results[i] = function(todo[i])
+            try:
+                for i in positions:
+                    results[i] = function(todo[i])
+            finally:
+                deque(positions, maxlen=0)  # after an error nobody starts anything new
 
     with one_blas_thread:
         n_helpers = min(threads, len(todo)) - 1
@@ -127,7 +130,6 @@ def thread_map(
         try:
             work()
         finally:
-            deque(positions, maxlen=0)  # after an error nobody starts anything new
             errors = [_finish(helper) for helper in helpers]
         for error in filter(None, errors):
             raise error

@@ -77,6 +77,7 @@ def render(
     environment.filters["percent"] = terminal.percent
     environment.filters["telling"] = terminal.telling
     environment.filters["members"] = _members
+    environment.filters["choice_of_family"] = terminal.choice_of_family
     source = importlib.resources.files("distclust.report") / "page.html.jinja"
     template = environment.from_string(source.read_text(encoding="utf-8"))
     return template.render(

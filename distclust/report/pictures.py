@@ -18,6 +18,10 @@ SUFFIXES = (".png", ".svg", ".pdf")
 MAX_LEAVES = 100  # more are collapsed into the clusters of the cut
 # The same tree gives the same bytes: no date, no random ids; text stays text.
 SETTINGS: dict[Any, Any] = {"svg.hashsalt": "distclust", "svg.fonttype": "none"}
+METADATA: dict[str, dict[str, Any]] = {
+    "svg": dict.fromkeys(("Creator", "Date", "Format", "Type")),
+    "pdf": {"CreationDate": None},
+}
 
 
 def check_picture_path(path: Path) -> None:
@@ -44,11 +48,10 @@ def svg(tree: Tree, *, threshold: float = 0.5) -> str:
 def _drawn(tree: Tree, kind: str, threshold: float) -> bytes:
     import matplotlib as mpl
 
-    dates: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
     with mpl.rc_context(SETTINGS):
         buffer = io.BytesIO()
         figure = _figure(tree, threshold)
-        figure.savefig(buffer, format=kind, dpi=150, bbox_inches="tight", metadata=dates.get(kind))
+        figure.savefig(buffer, format=kind, dpi=150, metadata=METADATA.get(kind))
     return buffer.getvalue()
 
 

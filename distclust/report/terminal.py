@@ -37,11 +37,17 @@ def headline(summary: Summary) -> list[str]:
     return [
         f"[bold]{count(summary.n_clusters, 'cluster')}[/bold] among "
         f"{count(summary.n_rows, 'row')} and {count(summary.n_features, 'feature')} "
-        f"({summary.method}, {summary.family}: {summary.family_reason}).",
+        f"({summary.method}; {choice_of_family(summary)}).",
         f"Log evidence of the tree {summary.log_evidence:,.2f}"
         + ("" if bound is None else f"; lower bound on the mixture's {bound:,.2f}")
         + f"; {power_of_ten(summary.log10_n_partitions)} partitions weighed.",
     ]
+
+
+def choice_of_family(summary: Summary) -> str:
+    """Which family was used and why, without naming it twice."""
+    named = summary.family in summary.family_reason
+    return summary.family_reason if named else f"{summary.family}, {summary.family_reason}"
 
 
 def cluster_table(clusters: Sequence[Cluster], *, features: bool = True) -> Table:
@@ -67,9 +73,9 @@ def cluster_table(clusters: Sequence[Cluster], *, features: bool = True) -> Tabl
 
 
 def telling(cluster: Cluster) -> list[str]:
-    """Features that tell the cluster apart, with the direction of the difference."""
+    """Features that tell the cluster apart, with an arrow for more or less than there."""
     return [
-        ("" if feature.mean_here >= feature.mean_there else "not ") + feature.name
+        f"{feature.name} {'↑' if feature.mean_here > feature.mean_there else '↓'}"
         for feature in cluster.features
     ]
 

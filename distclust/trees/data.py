@@ -21,6 +21,7 @@ from distclust.families import (
     Family,
     Gaussian,
     choose_family,
+    column_origin,
     family_named,
     summarise_block,
 )
@@ -180,7 +181,7 @@ def _check_sparse_choice(family: Family, matrix: Matrix, where: str) -> None:
 
 
 def _look(block: Any, start: int) -> Look:
-    return Look(profile_block(block), _column_means(block))
+    return Look(profile_block(block), column_origin(block))
 
 
 def _row_statistics(block: Any, start: int, family: Family, row_weights: Floats | None) -> Floats:
@@ -200,18 +201,6 @@ def _group_statistics(
     rows = slice(start, start + block.shape[0])
     weights = None if row_weights is None else row_weights[rows]
     return family.accumulate(block, leaf_of_row[rows], n_leaves, weights)
-
-
-def _column_means(block: Any) -> Floats:
-    """Means of the observed entries; zero for sparse data, which lie near it."""
-    if not isinstance(block, np.ndarray):
-        return np.zeros(block.shape[1])
-    if block.dtype.kind != "f":
-        return np.asarray(block.mean(axis=0))
-    observed = np.isfinite(block)
-    total = np.where(observed, block, 0.0).sum(axis=0)
-    means: Floats = total / np.maximum(observed.sum(axis=0), 1)
-    return means
 
 
 def _report_constant_columns(matrix: Matrix, profile: Profile, where: str) -> None:

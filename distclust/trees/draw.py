@@ -39,6 +39,7 @@ INK = "#374151"
 
 _MOST_ODDS_LABELS = 14
 _LONGEST_NAME = 28
+_WIDE = 5.5  # inches; narrower axes get short texts
 
 
 @dataclass(frozen=True)
@@ -290,11 +291,12 @@ def _draw_wedges(
 def _decorate(ax: Axes, tree: Tree, view: View, layout: _Layout) -> None:
     ax.set_xlim(layout.high + 0.12 * layout.span, layout.base)
     ax.set_ylim(len(view.tips) - 0.4, -0.6)
-    ticks = _tick_values(layout)
+    width, _ = _axes_inches(ax)
+    # Names at the tips take about a fifth of the width.
+    ticks = _tick_values(layout, 0.8 * width)
     ax.set_xticks(signed_log(np.array(ticks)).tolist(), [_number(v) for v in ticks])
-    ax.set_xlabel(
-        "evidence against the merge (−log odds in nats; numbers at merges: log odds)", color=INK
-    )
+    name = "evidence against the merge (−log odds in nats; numbers at merges: log odds)"
+    ax.set_xlabel(name if width > _WIDE else "−log odds of the merge (nats)", color=INK)
     ax.set_title(_title(tree, view), loc="left", fontsize=11, color=INK, pad=24)
     for side in ("left", "right", "top"):
         ax.spines[side].set_visible(False)
@@ -304,17 +306,31 @@ def _decorate(ax: Axes, tree: Tree, view: View, layout: _Layout) -> None:
         ax.axvline(0.0, color="#9CA3AF", linewidth=0.8, linestyle=":", zorder=0)
 
 
-def _tick_values(layout: _Layout) -> list[float]:
-    # On a long axis the ticks beside zero would touch it.
-    first = 1 if layout.span > 12.0 else 0
-    powers = [float(10**power) for power in range(first, 9)]
-    values = [-power for power in reversed(powers)] + [0.0, *powers]
+def _tick_values(layout: _Layout, inches: float) -> list[float]:
+    """Zero and powers of ten of both signs, those left out that would touch another."""
+    powers = [float(10**power) for power in range(9)]
+    unit = inches / (1.2 * layout.span)
+    values: list[float] = []
+    for sign in (1.0, -1.0):
+        edge = 0.05
+        for value in [0.0, *powers] if sign > 0.0 else powers:
+            position = unit * float(signed_log(np.array(value)))
+            half = 0.038 * (len(_number(sign * value)) + 1)
+            if value == 0.0 or position - half > edge:
+                values.append(sign * value)
+                edge = position + half
     margin = 0.08 * layout.span
-    return [
-        value
-        for value in values
-        if layout.base < signed_log(np.array(value)) < layout.high + margin
-    ]
+    positions = signed_log(np.array(values))
+    shown = (positions > layout.base) & (positions < layout.high + margin)
+    return sorted(value for value, keep in zip(values, shown.tolist(), strict=True) if keep)
+
+
+def _axes_inches(ax: Axes) -> tuple[float, float]:
+    """Width and height of the axes before the layout makes room for labels."""
+    figure = ax.get_figure(root=True)
+    width, height = figure.get_size_inches().tolist() if figure is not None else (9.0, 4.8)
+    box = ax.get_position()
+    return width * box.width, height * box.height
 
 
 def _label_tips(ax: Axes, tree: Tree, view: View, colours: dict[int, str]) -> None:
@@ -333,11 +349,9 @@ def _label_tips(ax: Axes, tree: Tree, view: View, colours: dict[int, str]) -> No
 
 def _font_size(ax: Axes, n_tips: int) -> float | None:
     """Largest size at which the labels of all tips fit under one another, or None."""
-    figure = ax.get_figure(root=True)
-    height = figure.get_figheight() if figure is not None else 4.8
+    _, height = _axes_inches(ax)
     # Titles and axis labels take part of the box that the layout has not placed yet.
-    points = 72.0 * max(height * ax.get_position().height - 0.3, 0.5) / n_tips
-    size = min(8.5, 0.85 * points)
+    size = min(8.5, 0.85 * 72.0 * max(height - 0.3, 0.5) / n_tips)
     return size if size >= 3.5 else None
 
 
@@ -365,12 +379,10 @@ def _n_clusters_below(tree: Tree, view: View, node: int) -> int:
 
 def _label_odds(ax: Axes, tree: Tree, view: View, layout: _Layout) -> None:
     """Write the log odds beside the highest merges, leaving out what would overlap."""
-    figure = ax.get_figure(root=True)
-    width, height = figure.get_size_inches() if figure is not None else (9.0, 4.8)
-    box = ax.get_position()
+    width, height = _axes_inches(ax)
     # Size of a character in data units, at 7 points.
-    x_unit = 1.2 * layout.span / (72.0 * width * box.width * 0.85) * 4.3
-    y_unit = len(view.tips) / (72.0 * height * box.height) * 9.0
+    x_unit = 1.2 * layout.span / (72.0 * width * 0.85) * 4.3
+    y_unit = len(view.tips) / (72.0 * height) * 9.0
     placed: list[tuple[float, float, float, float]] = []
     ranked = sorted(view.opened, key=lambda node: (-layout.level(node), -node))
     for node in ranked[:_MOST_ODDS_LABELS]:
@@ -403,24 +415,26 @@ def _add_legend(ax: Axes, view: View, layout: _Layout) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    is_wide = _axes_inches(ax)[0] > _WIDE
     dashes = (0, (4, 2.5))
     handles: list[Line2D | Patch] = [
         Line2D([], [], color=INK, linewidth=1.5, label="merge preferred"),
-        Line2D(
-            [], [], color=SPLIT_COLOUR, linewidth=1.2, linestyle=dashes, label="split preferred"
-        ),
+        Line2D([], [], color=SPLIT_COLOUR, linewidth=1.2, ls=dashes, label="split preferred"),
     ]
     if any(tip in layout.x for tip in view.tips):
-        handles.append(Patch(color=SINGLE_COLOUR, alpha=0.45, label="several rows, not opened"))
+        label = "several rows, not opened" if is_wide else "not opened"
+        handles.append(Patch(color=SINGLE_COLOUR, alpha=0.45, label=label))
     ax.legend(
         handles=handles,
         loc="lower left",
         bbox_to_anchor=(0.0, 1.0),
         borderaxespad=0.1,
         borderpad=0.2,
+        handlelength=2.0 if is_wide else 1.4,
+        columnspacing=2.0 if is_wide else 1.0,
         ncols=len(handles),
         frameon=False,
-        fontsize=8,
+        fontsize=8 if is_wide else 6.5,
         labelcolor=INK,
     )
 

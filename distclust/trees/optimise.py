@@ -19,8 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import scipy.optimize
+import scipy.special
 
 from distclust import events
+from distclust.errors import InputError
 from distclust.families.base import Family
 from distclust.seeding import generator
 from distclust.trees.evaluate import (
@@ -187,10 +189,11 @@ class _Hill:
 
     def descent(self, vector: Floats) -> tuple[float, Floats]:
         """Negative objective and its gradient; a wall where it is not defined."""
-        if not _is_sane(vector):
+        try:
+            family, mixing = self.at(vector)
+            log_marginal = family.log_marginal(self.stats)
+        except InputError:  # the line search left the range of the hyperparameters
             return math.inf, np.zeros_like(vector)
-        family, mixing = self.at(vector)
-        log_marginal = family.log_marginal(self.stats)
         n_rows = self.stats[:, 0]
         evaluation = evaluate(self.structure, n_rows, log_marginal, mixing)
         value = evaluation.log_lower_bound
@@ -219,8 +222,6 @@ class _Hill:
 
     def fitted_at(self, vector: Floats, fitted: FittedTree) -> FittedTree:
         """The tree with the hyperparameters of `vector`, if they are better."""
-        if not _is_sane(vector):
-            return fitted
         family, mixing = self.at(vector)
         log_marginal = family.log_marginal(self.stats)
         value = _objective(self.structure, self.stats[:, 0], log_marginal, mixing)
@@ -228,11 +229,6 @@ class _Hill:
             return fitted
         path = (*fitted.path, value)
         return FittedTree(family, mixing, self.structure, log_marginal, value, path)
-
-
-def _is_sane(vector: Floats) -> bool:
-    """Whether exponentials of the parameters stay well inside the range of floats."""
-    return bool(np.isfinite(vector).all() and abs(vector[0]) < 50.0)
 
 
 def _free(mixing: Mixing) -> float:
@@ -243,7 +239,5 @@ def _free(mixing: Mixing) -> float:
 
 def _mixing_at(mixing: Mixing, free: float) -> Mixing:
     if isinstance(mixing, DirichletProcess):
-        return DirichletProcess(math.exp(free))
-    gamma = 1.0 / (1.0 + math.exp(-free))
-    tiny = float(np.finfo(np.float64).eps)
-    return type(mixing)(min(max(gamma, tiny), 1.0 - tiny))
+        return DirichletProcess(float(np.exp(free)))
+    return type(mixing)(float(scipy.special.expit(free)))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import subprocess
 import sys
 import threading
@@ -11,8 +12,17 @@ import numpy as np
 import pytest
 
 from distclust import engine
-from distclust.engine import on_client, threads
+from distclust._version import __version__
+from distclust.engine import diagnosis, on_client, sessions, threads
 from distclust.errors import ClusterError, InputError
+
+PLAIN = {
+    "host": "127.0.0.1",
+    "protocol": "tcp",
+    "dashboard_address": "127.0.0.1:0",
+    "worker_dashboard_address": "127.0.0.1:0",
+    "scheduler_kwargs": {"dashboard": False},
+}
 
 
 def current_place() -> tuple[bool, int]:
@@ -65,22 +75,42 @@ def test_connect__joins_a_running_cluster(local_client):
     with engine.connect(address) as session:
         assert engine.current_client() is session.client
         assert repr(session) == f"Session({address!r}, 2 workers, 2 threads)"
-        assert session.dashboard_link is None
+        assert session.dashboard_link.startswith("http://127.0.0.1:")
         with engine.connect("threads"):
             assert engine.current_client() is None
     assert engine.current_client() is None
     assert local_client.nthreads()  # joining and leaving stops nobody's cluster
 
 
+@pytest.fixture(scope="module")
+def versions(local_client) -> dict[str, Any]:
+    found: dict[str, Any] = local_client.get_versions(packages=["distclust", "scipy", "numba"])
+    for place in (found["client"], found["scheduler"]):
+        place["packages"]["distclust"] = __version__  # as if all were installed
+    return found
+
+
 @pytest.mark.cluster
-def test_connect__other_versions_are_named(local_client, monkeypatch):
-    versions = local_client.get_versions(packages=["distclust", "scipy", "numba"])
-    worker = next(iter(versions["workers"].values()))
-    worker["packages"]["numpy"] = "1.0"
-    worker["packages"]["distclust"] = None
-    worker["packages"]["python"] = "3.10.1.final.0"
-    monkeypatch.setattr("distributed.Client.get_versions", lambda *_, **__: versions)
-    with pytest.raises(ClusterError, match=r"python 3\.10 .*distclust missing .*numpy 1\.0 on"):
+def test_compare_versions__names_what_differs(versions):
+    address = next(iter(versions["workers"]))
+    releases = dict.fromkeys(versions["workers"], __version__)
+    assert sessions._compare_versions(versions, releases) == []
+    other = copy.deepcopy(versions)
+    other["workers"][address]["packages"]["python"] = "3.10.1.final.0"
+    other["workers"][address]["packages"]["numpy"] = "1.0"
+    other["scheduler"]["packages"]["distclust"] = None
+    assert sessions._compare_versions(other, releases | {address: ImportError("no")}) == [
+        f"distclust missing on scheduler but {__version__} here",
+        f"python 3.10 on worker {address} but 3.11 here",
+        f"distclust missing on worker {address} but {__version__} here",
+        f"numpy 1.0 on worker {address} but {np.__version__} here",
+    ]
+
+
+@pytest.mark.cluster
+def test_connect__refuses_a_cluster_of_other_versions(local_client, monkeypatch):
+    monkeypatch.setattr(sessions, "__version__", "0.0.1")
+    with pytest.raises(ClusterError, match=r"distclust .* on worker .* but 0\.0\.1 here"):
         engine.connect(local_client.scheduler.address)
     assert engine.current_client() is None
 
@@ -90,8 +120,8 @@ def test_connect__cluster_without_workers():
     from distributed import LocalCluster
 
     with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
-        pytest.raises(ClusterError, match="a worker within 0.5 s"),
+        LocalCluster(n_workers=0, processes=False, **PLAIN) as cluster,
+        pytest.raises(ClusterError, match=r"a worker within 0.5 s"),
     ):
         engine.connect(cluster.scheduler_address, timeout=0.5)
 
@@ -103,7 +133,7 @@ def test_result_of__gives_up_when_all_workers_are_gone(monkeypatch):
     monkeypatch.setattr(on_client, "NO_WORKERS_SECONDS", 0.2)
     monkeypatch.setattr(on_client, "_QUIET_POLL_SECONDS", 0.1)
     with (
-        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=0, processes=False, **PLAIN) as cluster,
         Client(cluster, set_as_default=False) as client,
         client.as_current(),
         pytest.raises(ClusterError, match="at least one worker"),
@@ -116,7 +146,7 @@ def test_result_of__lost_scheduler_is_a_cluster_error():
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, processes=False, **PLAIN) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         gate = threading.Event()
@@ -145,9 +175,7 @@ def test_run__worker_in_this_process_works_and_stays_in_process():
 
     seen: list[events.Event] = []
     with (
-        LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None
-        ) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, **PLAIN) as cluster,
         Client(cluster, set_as_default=False) as client,
         client.as_current(),
         events.listen(seen.append),
@@ -165,7 +193,9 @@ def test_current_client__asynchronous_client_is_refused():
 
     async def ask() -> None:
         async with (
-            Scheduler(dashboard_address=None, port=0) as scheduler,
+            Scheduler(
+                host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0", dashboard=False
+            ) as scheduler,
             Client(scheduler.address, asynchronous=True, set_as_default=True),
         ):
             engine.current_client()
@@ -179,7 +209,7 @@ def test_allowed_cores__environment_overrules(monkeypatch):
     assert engine.allowed_cores() == 7
     assert engine.local_threads() == 7
     monkeypatch.setenv("DISTCLUST_THREADS", "many")
-    with pytest.raises(InputError, match="DISTCLUST_THREADS.*'many'"):
+    with pytest.raises(InputError, match=r"DISTCLUST_THREADS.*'many'"):
         engine.allowed_cores()
 
 
@@ -284,7 +314,7 @@ def test_doctor__describes_this_installation():
 
 def test_doctor__names_what_is_missing(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    monkeypatch.setattr("distclust.engine.doctor._version_of", lambda name: None)
+    monkeypatch.setattr(diagnosis, "_version_of", lambda name: None)
     monkeypatch.setattr("distclust.compiled.cache_folder", lambda: None)
     report = engine.doctor()
     assert "dashboard" in report["missing"]["bokeh"]
@@ -298,9 +328,7 @@ def test_doctor__describes_the_cluster(on_client, monkeypatch):
     assert (cluster["workers"], cluster["threads"]) == (2, 2)
     assert cluster["scheduler"] == on_client.scheduler.address
     assert cluster["mismatches"] == []
-    monkeypatch.setattr(
-        "distclust.engine.doctor.version_mismatches", lambda client: ["numpy 1 on worker a"]
-    )
+    monkeypatch.setattr(diagnosis, "version_mismatches", lambda _: ["numpy 1 on worker a"])
     assert engine.doctor()["problems"] == ["Versions differ: numpy 1 on worker a."]
 
 

@@ -108,7 +108,7 @@ def test_as_matrix__refuses_with_a_sentence(X, message):
 
 
 def test_as_matrix__objects_that_are_no_numbers_are_a_type_error():
-    with pytest.raises(TypeError, match="argument must be .* string.* number"):
+    with pytest.raises(TypeError, match=r"argument must be .* string.* number"):
         as_matrix(np.array([[{"foo": "bar"}]], dtype=object))
 
 
@@ -173,7 +173,7 @@ def table() -> pd.DataFrame:
             ),
             "zone": pd.Categorical([20, 10, np.nan]),
             "maybe": pd.array([1, None, 3], dtype="Int64"),
-            "loose": pd.Series([1, None, 2.5], dtype=object),
+            "loose": np.array([1, None, 2.5], dtype=object),
         },
         index=["r1", "r2", "r3"],
     )
@@ -225,12 +225,12 @@ def test_as_matrix__new_rows_take_the_codes_of_the_fitted_columns(table):
 
 
 def test_as_matrix__unknown_level_is_named(table):
-    with pytest.raises(InputError, match="column 'colour'.*'green'"):
+    with pytest.raises(InputError, match=r"column 'colour'.*'green'"):
         as_matrix(table.assign(colour=["red", "green", "blue"]), columns=COLUMNS)
 
 
 def test_as_matrix__other_names_order_or_width(table):
-    with pytest.raises(InputError, match="column 2 named 'size', got 'length'.*should match"):
+    with pytest.raises(InputError, match=r"column 2 named 'size', got 'length'.*should match"):
         as_matrix(table.rename(columns={"size": "length"}), columns=COLUMNS)
     swapped = table[[*table.columns[[1, 0]], *table.columns[2:]]]
     with pytest.raises(InputError, match="same order"):
@@ -242,12 +242,12 @@ def test_as_matrix__other_names_order_or_width(table):
 
 
 def test_as_matrix__text_where_fit_had_numbers(table):
-    with pytest.raises(InputError, match="'size'.*numbers as in fit"):
+    with pytest.raises(InputError, match=r"'size'.*numbers as in fit"):
         as_matrix(table.assign(size=["a", "b", "c"]), columns=COLUMNS)
 
 
 def test_as_matrix__array_cannot_stand_for_categories():
-    with pytest.raises(InputError, match="'colour'.*categories as in fit"):
+    with pytest.raises(InputError, match=r"'colour'.*categories as in fit"):
         as_matrix(np.ones((2, 8)), columns=COLUMNS)
 
 

@@ -141,3 +141,21 @@ def complete(request: pytest.FixtureRequest, seed: int) -> Example:
 @pytest.fixture(params=[f"{name}-missing" for name in GAPPED])
 def gapped(request: pytest.FixtureRequest, seed: int) -> Example:
     return make(request.param, seed)
+
+
+@pytest.fixture(params=[f"{name}-missing" for name in GAPPED if name != "product"])
+def independent(request: pytest.FixtureRequest, seed: int) -> Example:
+    """Families of independent columns, with gaps."""
+    return make(request.param, seed)
+
+
+@pytest.fixture(params=["bernoulli", "categorical", "multinomial", "poisson", "diagonal"])
+def light(request: pytest.FixtureRequest, seed: int) -> Example:
+    """Families that never unfold a sparse row; full covariances do, a tile at a time."""
+    return make(request.param, seed)
+
+
+@pytest.fixture(params=[case for case in CASES if "categorical" not in case])
+def numeric(request: pytest.FixtureRequest, seed: int) -> Example:
+    """Families whose columns have means."""
+    return make(request.param, seed)

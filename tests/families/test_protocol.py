@@ -110,19 +110,15 @@ def test_log_predictive__does_not_depend_on_company(example: Example) -> None:
     np.testing.assert_array_equal(family.log_predictive(rows, stats[2:3])[:, 0], together[:, 2])
 
 
-def test_log_predictive__missing_rows_only_get_probability_one(gapped: Example) -> None:
-    family = gapped.family
-    if family.name == "product":
-        pytest.skip("its Gaussian part takes no missing values")
+def test_log_predictive__missing_rows_only_get_probability_one(independent: Example) -> None:
+    family = independent.family
     nothing = np.full((1, family.n_features), np.nan)
-    np.testing.assert_allclose(family.log_predictive(nothing, gapped.stats), 0.0, atol=1e-12)
+    np.testing.assert_allclose(family.log_predictive(nothing, independent.stats), 0.0, atol=1e-12)
 
 
-def test_log_predictive__complete_family_takes_rows_with_gaps(gapped: Example) -> None:
+def test_log_predictive__complete_family_takes_rows_with_gaps(independent: Example) -> None:
     """A model fitted on complete rows still scores rows with missing entries."""
-    family, rows = gapped.family, gapped.rows
-    if family.name == "product":
-        pytest.skip("its parts are tested one by one")
+    family, rows = independent.family, independent.rows
     filled = np.nan_to_num(rows)
     counted = family.accumulate(filled, np.zeros(len(rows), dtype=int), 1)
 
@@ -132,10 +128,8 @@ def test_log_predictive__complete_family_takes_rows_with_gaps(gapped: Example) -
     np.testing.assert_allclose(actual, family.log_predictive(rows, counted), rtol=1e-12)
 
 
-def test_entry_log_predictive__is_a_row_with_nothing_else(gapped: Example) -> None:
-    family, stats = gapped.family, gapped.stats
-    if family.name == "product":
-        pytest.skip("tested in test_product.py")
+def test_entry_log_predictive__is_a_row_with_nothing_else(independent: Example) -> None:
+    family, stats = independent.family, independent.stats
     for column in range(family.n_features):
         row = np.full((1, family.n_features), np.nan)
         row[0, column] = 1.0
@@ -175,13 +169,10 @@ def test_sparse__a_family_with_gaps_takes_complete_sparse_rows(gapped: Example) 
     )
 
 
-def test_sparse__is_never_made_dense(complete: Example, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only families whose statistics are dense by nature unfold rows, a tile at a time."""
-    family = complete.family
-    if family.name in ("gaussian", "product"):
-        pytest.skip("full covariances unfold a tile of rows")
-    matrix = sparse.csr_array(complete.rows)
-    stats = complete.stats
+def test_sparse__is_never_made_dense(light: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = light.family
+    matrix = sparse.csr_array(light.rows)
+    stats = light.stats
 
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("made dense")
@@ -307,10 +298,8 @@ def test_pickle__round_trip_is_equal(example: Example) -> None:
     assert family != family.with_parameters(family.parameters + 0.1)
 
 
-def test_feature_means__are_the_means_of_observed_entries(example: Example) -> None:
-    family, rows = example.family, example.rows
-    if family.name == "categorical":
-        pytest.skip("the most frequent level, tested in test_categorical.py")
+def test_feature_means__are_the_means_of_observed_entries(numeric: Example) -> None:
+    family, rows = numeric.family, numeric.rows
     stats = np.vstack([one_group(family, rows), np.zeros((1, family.n_statistics))])
     means = family.feature_means(stats)
     np.testing.assert_allclose(means[0], np.nanmean(rows, axis=0), rtol=1e-9, atol=1e-9)

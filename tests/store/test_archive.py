@@ -156,7 +156,13 @@ def test_read_archive__refuses_pickled_objects(model):
 
 def test_read_archive__takes_no_memory_for_a_size_that_is_not_there(model):
     honest = npy(np.arange(3))
-    for shape in (b"(9,), }", b"(3000000000000,), }", b"(2**99,), }", b"((((((,), }", b"(-1,-3), }"):
+    for shape in (
+        b"(9,), }",
+        b"(3000000000000,), }",
+        b"(2**99,), }",
+        b"((((((,), }",
+        b"(-1,-3), }",
+    ):
         old = b"(3,), }".ljust(len(shape))
         assert old in honest
         forge(model, {"model.json": header(), "a.npy": honest.replace(old, shape)})
@@ -204,7 +210,7 @@ def test_read_archive__refuses_other_files(tmp_path):
 
 
 def test_read_archive__missing_file_and_folder(tmp_path):
-    with pytest.raises(MissingFileError, match="nowhere.*Check the path"):
+    with pytest.raises(MissingFileError, match=r"nowhere.*Check the path"):
         read_archive(tmp_path / "nowhere")
     with pytest.raises(MissingFileError):
         read_archive(tmp_path)

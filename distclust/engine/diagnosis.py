@@ -10,7 +10,7 @@ import shutil
 from typing import Any
 
 from distclust._version import __version__
-from distclust.engine.connect import current_client, local_threads, version_mismatches
+from distclust.engine.sessions import current_client, local_threads, version_mismatches
 from distclust.engine.threads import allowed_cores
 
 _PACKAGES = (
@@ -60,7 +60,7 @@ def _version_of(name: str) -> str | None:
 
 
 def _memory() -> dict[str, int]:
-    import psutil  # type: ignore[import-untyped]
+    import psutil
     from distributed.system import MEMORY_LIMIT  # knows a container's limit too
 
     available = psutil.virtual_memory().available

@@ -6,12 +6,12 @@ made one; else work runs in process. Nothing here is imported from Dask until it
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import sys
 import warnings
 from typing import Any, Self
 
+from distclust._version import __version__
 from distclust.engine.threads import allowed_cores, granted_threads
 from distclust.errors import ClusterError, InputError
 from distclust.validation import check_integer, check_real
@@ -29,21 +29,24 @@ class Session:
     """
 
     def __init__(
-        self, where: str, client: Any = None, cluster: Any = None, threads: int | None = None
+        self,
+        where: str,
+        client: Any = None,
+        cluster: Any = None,
+        threads: int | None = None,
+        has_dashboard: bool = False,
     ) -> None:
         self.where = where
         self.client = client
         self.threads = threads
         self._cluster = cluster
+        self._has_dashboard = has_dashboard
         _sessions.append(self)
 
     @property
     def dashboard_link(self) -> str | None:
-        """Address of the Dask dashboard, if there is one."""
-        if self.client is None:
-            return None
-        services = self.client.scheduler_info(n_workers=0).get("services", {})
-        return self.client.dashboard_link if "dashboard" in services else None
+        """Address of the Dask dashboard, if this session knows of one."""
+        return self.client.dashboard_link if self._has_dashboard and self.is_open else None
 
     @property
     def is_open(self) -> bool:
@@ -182,24 +185,39 @@ def _inside_dask_task() -> bool:
 
 def version_mismatches(client: Any) -> list[str]:
     """Return a phrase for every version that differs between here and the cluster."""
-    extra = ["distclust", "scipy", "numba"]
-    found = client.get_versions(packages=extra)
-    here = _relevant(found["client"])
-    others = {"scheduler": _relevant(found["scheduler"])}
+    found = client.get_versions(packages=["distclust", "scipy", "numba"])
+    # Asked of the workers themselves: a source folder has no installed version.
+    releases = client.run(_release, on_error="return")
+    return _compare_versions(found, releases)
+
+
+def _release() -> str:
+    return __version__
+
+
+def _compare_versions(found: dict[str, Any], releases: dict[str, Any]) -> list[str]:
+    """Compare Dask's report on versions, with our own release on each worker."""
+    here = _relevant(found["client"], __version__)
+    is_installed = found["client"]["packages"].get("distclust") is not None
+    there = found["scheduler"]["packages"].get("distclust") if is_installed else __version__
+    others = {"scheduler": _relevant(found["scheduler"], there)}
     for address, facts in found["workers"].items():
-        others[f"worker {address}"] = _relevant(facts)
+        release = releases.get(address)  # an exception where distclust cannot be imported
+        known = release if isinstance(release, str) else None
+        others[f"worker {address}"] = _relevant(facts, known)
     return [
-        f"{package} {there.get(package) or 'missing'} on {place} but {here.get(package)} here"
-        for place, there in others.items()
+        f"{package} {versions.get(package) or 'missing'} on {place} but {here[package]} here"
+        for place, versions in others.items()
         for package in _COMPARED
-        if here.get(package) != there.get(package)
+        if here[package] != versions.get(package)
     ]
 
 
-def _relevant(facts: dict[str, Any]) -> dict[str, str | None]:
+def _relevant(facts: dict[str, Any], release: str | None) -> dict[str, str | None]:
     versions = dict(facts["packages"])
     # Patch releases of Python are exchangeable; "3.11.7.final.0" -> "3.11".
     versions["python"] = ".".join(str(versions.get("python")).split(".")[:2])
+    versions["distclust"] = release
     return versions
 
 
@@ -216,10 +234,11 @@ def _start_local(
         threads_per_worker=n_threads,
         memory_limit=memory_limit,
         host="127.0.0.1",
-        dashboard_address="127.0.0.1:0" if has_dashboard else None,
-        worker_dashboard_address=None,
+        dashboard_address="127.0.0.1:0",  # without one Dask would try port 8787 and warn
+        worker_dashboard_address="127.0.0.1:0",
+        scheduler_kwargs={"dashboard": has_dashboard},
     )
-    return Session("local", Client(cluster), cluster)
+    return Session("local", Client(cluster), cluster, has_dashboard=has_dashboard)
 
 
 def _join(address: str, timeout: float) -> Session:
@@ -232,21 +251,20 @@ def _join(address: str, timeout: float) -> Session:
         "none",
         "Check the address and that `dask scheduler` runs there.",
     )
-    with warnings.catch_warnings():  # our own comparison follows, in one sentence
+    # Looked at first by a client that nobody else sees: Dask makes a client the current
+    # one even when it then fails to connect.
+    with warnings.catch_warnings():  # our own comparison says it in one sentence
         warnings.simplefilter("ignore", VersionMismatchWarning)
         try:
-            client = Client(address, timeout=timeout)
+            with Client(address, timeout=timeout, set_as_default=False) as scout:
+                _check_cluster(scout, address, timeout)
         except OSError as error:
             raise unreachable from error
         except ValueError as error:
             raise InputError(
                 "connect(where)", "an address Dask knows", repr(address), f"{error}."
             ) from error
-    with contextlib.ExitStack() as stack:
-        stack.callback(client.close)
-        _check_cluster(client, address, timeout)
-        stack.pop_all()
-    return Session(address, client)
+        return Session(address, Client(address, timeout=timeout), has_dashboard=True)
 
 
 def _check_cluster(client: Any, address: str, timeout: float) -> None:

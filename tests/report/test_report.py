@@ -1,0 +1,233 @@
+"""Summaries, pictures, the page and the plan: what people are told about a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from distclust import BHC, BayesianRoseTree
+from distclust.errors import InputError
+from distclust.report import page, pictures, terminal
+from distclust.report.demo_data import KINDS, field_notebook
+from distclust.report.plan import plan_fit
+from distclust.report.summary import Summary, summarise
+
+
+@pytest.fixture(scope="module")
+def model() -> BHC:
+    return BHC().fit(field_notebook(0).seen)
+
+
+@pytest.fixture(scope="module")
+def summary(model: BHC) -> Summary:
+    return summarise(model)
+
+
+def test_summarise__says_what_the_model_says(model: BHC, summary: Summary) -> None:
+    assert summary.n_clusters == model.n_clusters_ == len(summary.clusters)
+    assert summary.log_evidence == model.log_evidence_
+    assert summary.log_lower_bound == model.log_lower_bound_
+    sizes = np.bincount(model.labels_)
+    for cluster in summary.clusters:
+        assert cluster.n_rows == sizes[cluster.label]
+        assert cluster.probability == pytest.approx(model.tree_.posterior[cluster.node])
+        parent = model.tree_.structure.parent[cluster.node]
+        assert cluster.probability_apart == pytest.approx(1 - model.tree_.posterior[parent])
+        first = model.tree_.row_ids[np.flatnonzero(model.labels_ == cluster.label)[0]]
+        assert cluster.rows[0] == first
+
+
+def test_summarise__features_point_the_right_way(summary: Summary) -> None:
+    seen = field_notebook(0).seen
+    for cluster in summary.clusters:
+        for feature in cluster.features:
+            mean = seen.loc[list(cluster.rows), feature.name].mean()
+            assert feature.mean_here == pytest.approx(mean)
+            arrow = "↑" if feature.mean_here > feature.mean_there else "↓"
+            assert f"{feature.name} {arrow}" in terminal.telling(cluster)
+
+
+def test_summarise__largest_clusters_first_to_be_kept(model: BHC) -> None:
+    few = summarise(model, threshold=0.99999, n_clusters=2)
+    assert few.n_clusters > 2
+    sizes = np.bincount(model.tree_.cut(0.99999))
+    assert sorted(c.n_rows for c in few.clusters) == sorted(sizes)[-2:]
+
+
+def test_summarise__follows_the_cut_of_the_model() -> None:
+    rows = field_notebook(0).seen
+    by_map = BHC(cut="map").fit(rows)
+    strict = BHC(threshold=0.95).fit(rows)
+    assert summarise(by_map).n_clusters == by_map.n_clusters_
+    assert summarise(strict).n_clusters == strict.n_clusters_ > 8
+
+
+def test_summarise__one_cluster_has_no_sibling() -> None:
+    rows = pd.DataFrame(np.ones((4, 3)) * [1, 0, 1], columns=list("abc")).astype(int)
+    rows.iloc[0, 0] = 0
+    (only,) = summarise(BHC(concentration=1e-6).fit(rows)).clusters
+    assert only.probability_apart is None
+    assert only.features == ()
+
+
+def test_summary__is_json(summary: Summary) -> None:
+    copy = json.loads(json.dumps(summary.as_dict()))
+    assert copy["clusters"][0]["rows"][:2] == ["horse", "zebra"]
+
+
+def test_print_summary__fits_narrow_and_wide_terminals(summary: Summary) -> None:
+    for width in (60, 100, 200):
+        console = Console(width=width, record=True, file=None, quiet=False, legacy_windows=False)
+        with console.capture() as capture:
+            terminal.print_summary(console, summary)
+        text = capture.get()
+        assert max(len(line) for line in text.splitlines()) <= width
+        assert "8 clusters" in text
+        assert "Log evidence" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "<0.1 %"), (0.0004, "<0.1 %"), (0.5, "50.0 %"), (0.9994, ">99.9 %"), (1.0, ">99.9 %")],
+)
+def test_percent__never_claims_certainty(value: float, text: str) -> None:
+    assert terminal.percent(value) == text
+
+
+@pytest.mark.parametrize(
+    ("log10", "text"), [(0.0, "1"), (3.0, "1,000"), (6.5, "3.2e6"), (120.0, "1.0e120")]
+)
+def test_power_of_ten__reads_as_a_number(log10: float, text: str) -> None:
+    assert terminal.power_of_ten(log10) == text
+
+
+def test_size_and_duration__use_peoples_units() -> None:
+    assert [terminal.size(n) for n in (12, 4_500, 2.5e9, 3e13)] == [
+        "12 B",
+        "4.5 KB",
+        "2.5 GB",
+        "30 TB",
+    ]
+    texts = [terminal.duration(s) for s in (0.2, 30, 600, 20_000)]
+    assert texts == ["under a second", "about 30 s", "about 10 min", "about 6 h"]
+
+
+class Links(HTMLParser):
+    """Collects everything that a browser would fetch, and checks that tags match."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in {"meta", "br", "link", "img"}:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name in {"src", "href", "xlink:href"} and not str(value).startswith("#"):
+                self.fetched.append(str(value))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_render__is_one_whole_page_that_fetches_nothing(model: BHC, summary: Summary) -> None:
+    chances = model.predict_proba(field_notebook(0).unseen)
+    placed = page.place(field_notebook(0).unseen.index, chances)
+    text = page.render(summary, model.tree_, title="Animals", lead="What kinds?", placed=placed)
+    links = Links()
+    links.feed(text)
+    assert links.open == []
+    assert links.fetched == []
+    assert "url(" not in re.sub(r"url\(#", "", text)
+    assert "@import" not in text
+    for word in ("nightingale", "penguin", "&gt;99.9 %", "<svg"):
+        assert word in text
+
+
+def test_render__escapes_names(model: BHC) -> None:
+    evil = "<script>alert('&')</script>"
+    rows = pd.DataFrame(np.eye(6, 4, dtype=int), index=[evil, *"bcdef"], columns=[evil, *"xyz"])
+    fitted = BHC().fit(rows)
+    text = page.render(summarise(fitted), fitted.tree_, title=evil, lead=evil)
+    assert "<script" not in text
+    assert "&lt;script" in text
+
+
+def test_place__names_the_two_most_probable_clusters() -> None:
+    (row,) = page.place(["a"], np.array([[0.1, 0.6, 0.3]]))
+    assert (row.label, row.next_label) == (1, 2)
+    assert (row.probability, row.next_probability) == (0.6, 0.3)
+    (single,) = page.place(["a"], np.array([[1.0]]))
+    assert single.label == 0
+
+
+def test_svg__is_xml_with_the_names_as_text_and_the_same_bytes_again(model: BHC) -> None:
+    text = pictures.svg(model.tree_)
+    ElementTree.fromstring(text)
+    assert "nightingale" in text
+    assert text == pictures.svg(model.tree_)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")]
+)
+def test_write_picture__by_suffix(model: BHC, tmp_path: Path, suffix: str, start: bytes) -> None:
+    path = tmp_path / f"tree{suffix}"
+    pictures.write_picture(path, model.tree_)
+    assert path.read_bytes().startswith(start)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_write_picture__other_suffixes_are_refused(model: BHC, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\.bmp"):
+        pictures.write_picture(tmp_path / "tree.bmp", model.tree_)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_field_notebook__is_seeded_and_complete() -> None:
+    first, again, other = field_notebook(0), field_notebook(0), field_notebook(1)
+    pd.testing.assert_frame_equal(first.seen, again.seen)
+    assert not first.seen.equals(other.seen)
+    assert first.seen.index.is_unique
+    assert list(first.seen.columns) == list(first.unseen.columns)
+    assert set(first.kinds) == {kind.name for kind in KINDS}
+    assert not set(first.seen.index) & set(first.unseen.index)
+
+
+def test_plan_fit__grows_with_rows_and_with_the_family() -> None:
+    rng = np.random.default_rng(0)
+    binary = rng.integers(0, 2, size=(300, 20))
+    real = rng.normal(size=(300, 20))
+    small, large = (plan_fit(BHC(), binary[:n]) for n in (100, 300))
+    assert large.memory_bytes > small.memory_bytes
+    assert large.seconds > small.seconds
+    assert plan_fit(BHC(), real).seconds > large.seconds
+    assert plan_fit(BayesianRoseTree(), binary).seconds > large.seconds
+    assert plan_fit(BHC(optimize=True), binary).seconds > large.seconds
+    assert plan_fit(BHC(key_budget=0), binary).memory_bytes < large.memory_bytes
+
+
+def test_plan_fit__disk_is_the_size_of_the_model(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(0, 2, size=(300, 40))
+    model = BHC().fit(rows)
+    model.save(tmp_path / "m")
+    plan = plan_fit(BHC(), rows)
+    assert plan.disk_bytes == pytest.approx((tmp_path / "m").stat().st_size, rel=0.5)
+
+
+def test_plan_fit__refuses_what_the_fit_would_refuse() -> None:
+    with pytest.raises(InputError, match="Bernoulli"):
+        plan_fit(BHC(family="bernoulli"), np.arange(12).reshape(4, 3))
