@@ -147,8 +147,8 @@ def synthetic(seed: int, n_each: int = 50, width: float = 8.0) -> Draw:
     """Four Gaussians in the plane.
 
     Means uniform in a square of side `width`; covariances A Aᵀ with A of standard normal
-    entries, so that clusters are stretched in directions of their own and overlap. The width was set
-    on other seeds, so that the linkages reach their published level.
+    entries, so that clusters are stretched in directions of their own and overlap. The
+    width was set on other seeds, so that the linkages reach their published level.
     """
     random = np.random.default_rng(seed)
     means = random.uniform(0.0, width, (4, 2))

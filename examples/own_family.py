@@ -44,8 +44,8 @@ class Geometric(Family):
 def main() -> None:
     """Find three kinds of machine by how often they fail."""
     rng = np.random.default_rng(0)
-    chance = np.array([[0.5, 0.1, 0.5], [0.1, 0.5, 0.5], [0.05, 0.05, 0.05]])
-    failures = rng.geometric(chance[np.repeat([0, 1, 2], 15)]) - 1
+    chance = rng.choice([0.05, 0.2, 0.8], size=(3, 8))  # three kinds, eight parts
+    failures = rng.geometric(chance[np.repeat([0, 1, 2], 10)]) - 1
     model = BHC(family=Geometric(), optimize=True).fit(failures)
     print(model.labels_)
     print(model.family_)

@@ -12,10 +12,15 @@ from distclust import BHC, BayesianRoseTree
 
 
 def nested_groups(seed: int = 1) -> np.ndarray:
-    """Make three groups of real-valued rows; the first two lie close together."""
+    """Make yes-no answers of three groups; the first two share half of their answers."""
     rng = np.random.default_rng(seed)
-    centres = np.array([[0.0, 0.0], [4.0, 0.0], [20.0, 15.0]])
-    return np.concatenate([centre + rng.normal(size=(12, 2)) for centre in centres])
+    shared = np.array([0.95] * 8 + [0.05] * 8)
+    chances = [
+        np.concatenate([shared, [0.9] * 8, [0.1] * 8]),
+        np.concatenate([shared, [0.1] * 8, [0.9] * 8]),
+        np.concatenate([1 - shared, [0.5] * 16]),
+    ]
+    return np.concatenate([rng.random((8, 32)) < chance for chance in chances])
 
 
 def main() -> None:

@@ -167,19 +167,10 @@ def result_of(client: Any, future: Any) -> Any:
     ClusterError
         If the scheduler or all workers were lost, or the task took its workers with it.
     """
-    from distributed import KilledWorker, wait
+    from distributed import KilledWorker
 
-    without_workers = None
-    while True:
-        try:
-            wait([future], timeout=_poll_seconds())
-        except TimeoutError:
-            without_workers = _check_workers(client, without_workers)
-        else:
-            break
-        finally:
-            _deliver_events(client)
     try:
+        _wait(client, future)
         return future.result()
     except KilledWorker as error:
         raise ClusterError(
@@ -195,6 +186,23 @@ def result_of(client: Any, future: Any) -> Any:
             "a cancelled task: the connection to the scheduler was lost",
             "Start the scheduler again and repeat.",
         ) from error
+
+
+def _wait(client: Any, future: Any) -> None:
+    """Wait until a future is finished or failed, delivering events meanwhile."""
+    from distributed import wait
+
+    without_workers = None
+    while True:
+        try:
+            with client.as_current():  # where `wait` looks for its client
+                wait([future], timeout=_poll_seconds())
+        except TimeoutError:
+            without_workers = _check_workers(client, without_workers)
+        else:
+            return
+        finally:
+            _deliver_events(client)
 
 
 def _poll_seconds() -> float:

@@ -26,6 +26,8 @@ from distclust.families.base import Family
 from distclust.families.columns import Column, Profile
 
 _ROW_CELLS = 1 << 20  # a dense chunk of rows stays near 8 MB
+_SPARSE_ROWS = 1 << 14
+_UNITS = 4
 
 
 def accumulate_counts_of(
@@ -80,7 +82,7 @@ def unexpected_missing(family: Family) -> InputError:
 
 def row_chunks(block: Block, n_features: int) -> Iterator[slice]:
     """Yield slices of rows that are small enough to be converted."""
-    step = max(1, _ROW_CELLS // n_features)
+    step = _SPARSE_ROWS if is_sparse(block) else max(1, _ROW_CELLS // n_features)
     for start in range(0, n_rows_of(block), step):
         yield slice(start, min(start + step, n_rows_of(block)))
 
@@ -99,18 +101,43 @@ def split_missing(block: Block) -> tuple[Block, npt.NDArray[np.bool_] | None]:
     return np.where(observed, block, 0.0), observed
 
 
-def rising_product(counts: Any, posterior: FloatArray) -> FloatArray:
-    r"""Return the sum over columns of :math:`\log \Gamma(a + x) - \log \Gamma(a)`.
+class RisingLogs:
+    r"""Sums over columns of :math:`\log \Gamma(a + x) - \log \Gamma(a)` for rows of counts.
 
-    `counts` CSR (n, D), `posterior` a (D, B); shape (n, B). The first unit of every
-    nonzero is a sparse product with log a; only larger counts cost more.
+    The ratio is the product of a, a + 1, ..., a + x - 1. The first few units of every
+    count are sparse products with logarithms that are taken once for a chunk of groups;
+    only what larger counts have beyond them costs a logarithm an entry.
+
+    Parameters
+    ----------
+    posterior
+        The values a, shape (D, B).
     """
-    pattern = sparse.csr_array(
-        (np.ones(counts.nnz), counts.indices, counts.indptr), shape=counts.shape
-    )
-    out = np.ascontiguousarray(pattern @ np.log(posterior))
-    add_rising(counts.data, counts.indices, counts.indptr, posterior, out)
-    return out
+
+    def __init__(self, posterior: FloatArray) -> None:
+        self._logs = [np.log(posterior + unit) for unit in range(_UNITS)]
+        self._beyond = posterior + _UNITS
+
+    def sums(self, counts: Any) -> FloatArray:
+        """Return the sums for rows of a CSR array (n, D), shape (n, B)."""
+        out = np.zeros((counts.shape[0], self._beyond.shape[1]))
+        for unit, logs in enumerate(self._logs):
+            reached = _select(counts, counts.data > unit)
+            if not reached.nnz:
+                return out
+            out += reached.sign() @ logs
+        rest = _select(counts, counts.data > _UNITS)
+        add_rising(rest.data - _UNITS, rest.indices, rest.indptr, self._beyond, out)
+        return out
+
+
+def _select(counts: Any, chosen: npt.NDArray[np.bool_]) -> Any:
+    """Return the CSR array with only the chosen entries."""
+    if chosen.all():
+        return counts
+    before = np.concatenate([[0], np.cumsum(chosen)])
+    parts = counts.data[chosen], counts.indices[chosen], before[counts.indptr]
+    return sparse.csr_array(parts, shape=counts.shape)
 
 
 def jensen_shannon(a: FloatArray, b: FloatArray, weight_a: float, weight_b: float) -> FloatArray:

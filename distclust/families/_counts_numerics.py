@@ -28,19 +28,15 @@ def add_rising(
     posterior: FloatArray,
     out: FloatArray,
 ) -> None:
-    r"""Add :math:`\log \Gamma(a + x) - \log \Gamma(a + 1)` for the nonzeros x of CSR rows.
+    r"""Add :math:`\log \Gamma(a + x) - \log \Gamma(a)` for the entries x of CSR rows.
 
-    `posterior` (D, B) holds a, `out` (n, B). Entries of one need nothing: with the sparse
-    product by log a they are complete, and in texts most entries are ones.
+    `posterior` (D, B) holds a, `out` (n, B).
     """
     for i in range(out.shape[0]):
         for k in range(indptr[i], indptr[i + 1]):
-            x = data[k]
-            if x == 1.0:
-                continue
             d = indices[k]
             for b in range(out.shape[1]):
-                out[i, b] += log_rising(posterior[d, b] + 1.0, x - 1.0)
+                out[i, b] += log_rising(posterior[d, b], data[k])
 
 
 # ---- multinomial ------------------------------------------------------------------------

@@ -61,7 +61,7 @@ from distclust.families._numerics import scatter_rows
 from distclust.families.columns import Column, Profile
 
 _STATISTICS_CELLS = 1 << 20  # temporaries of the defaults stay near 8 MB
-_WEIGHT_CELLS = 1 << 22
+_WEIGHT_CELLS = 1 << 20
 
 
 class RowFunctions(NamedTuple):
@@ -409,7 +409,7 @@ def summarise_block(block: Block, start: int, family: Family, origin: FloatArray
 
 
 def group_chunks(n_groups: int, n_features: int) -> Iterator[slice]:
-    """Yield slices of groups whose weights (n_features, groups) stay near 32 MB."""
+    """Yield slices of groups whose weights (n_features, groups) stay near 8 MB."""
     step = max(1, _WEIGHT_CELLS // n_features)
     for start in range(0, n_groups, step):
         yield slice(start, min(start + step, n_groups))

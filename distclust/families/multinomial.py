@@ -16,12 +16,12 @@ from scipy.special import digamma, gammaln
 from distclust.families._blocks import Block, FloatArray, IntArray, n_rows_of
 from distclust.families._checks import Hyperparameter, check_positive
 from distclust.families._counts import (
+    RisingLogs,
     accumulate_counts_of,
     as_csr,
     check_counts,
     count_summary,
     jensen_shannon,
-    rising_product,
     row_chunks,
 )
 from distclust.families._counts_numerics import (
@@ -124,12 +124,12 @@ class Multinomial(CompiledFamily):
         """Return log p(x | D_k) without coefficients, shape (n, B)."""
         out = np.empty((n_rows_of(block), len(stats)))
         for groups in group_chunks(len(stats), self.n_features):
-            posterior = np.ascontiguousarray((self.alpha + stats[groups, 1:]).T)
+            rising = RisingLogs(np.ascontiguousarray((self.alpha + stats[groups, 1:]).T))
             total = self._total + stats[groups, 1:].sum(axis=1)
             for rows in row_chunks(block, self.n_features):
                 counts = as_csr(block[rows])
                 tokens = np.asarray(counts.sum(axis=1)).reshape(-1, 1)
-                part = rising_product(counts, posterior)
+                part = rising.sums(counts)
                 out[rows, groups] = part - (gammaln(total + tokens) - gammaln(total))
         return out
 

@@ -16,12 +16,12 @@ from scipy.stats import nbinom
 from distclust.families._blocks import Block, FloatArray, IntArray, n_rows_of, product
 from distclust.families._checks import Hyperparameter
 from distclust.families._counts import (
+    RisingLogs,
     accumulate_counts_of,
     as_csr,
     check_counts,
     count_summary,
     jensen_shannon,
-    rising_product,
     row_chunks,
     split_missing,
 )
@@ -126,13 +126,13 @@ class Poisson(CompiledFamily):
         for groups in group_chunks(len(stats), self.n_features):
             size = self.shape + self._counts(stats[groups])
             after = self.rate + self._observed(stats[groups])
-            posterior = np.ascontiguousarray(size.T)  # (D, B)
+            rising = RisingLogs(np.ascontiguousarray(size.T))
             per_count = np.ascontiguousarray(-np.log1p(after).T)
             per_entry = np.ascontiguousarray(-(size * np.log1p(1.0 / after)).T)
             for rows in row_chunks(block, self.n_features):
                 values, observed = split_missing(block[rows])
                 counts = as_csr(values)
-                part = rising_product(counts, posterior) + counts @ per_count
+                part = rising.sums(counts) + counts @ per_count
                 if observed is None:
                     part += per_entry.sum(axis=0)
                 else:

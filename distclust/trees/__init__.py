@@ -1,8 +1,8 @@
 """Hierarchies: Bayesian hierarchical clustering and Bayesian rose trees.
 
-``estimators`` is what users touch; ``search`` finds trees, ``optimise`` learns their
-hyperparameters, ``evaluate`` and ``tree`` say what a tree means, ``prediction`` what it says
-about new rows.
+``estimators`` is what users touch, ``base`` what they share. ``data`` turns a matrix into leaf
+statistics, ``search`` finds trees, ``optimise`` learns their hyperparameters, ``evaluate`` and
+``tree`` say what a tree means, ``prediction`` what it says about new rows.
 """
 
 from distclust.trees.estimators import BHC, BayesianRoseTree

@@ -21,7 +21,7 @@ from distclust.trees.structure import Structure
 from distclust.trees.tree import Tree
 
 if TYPE_CHECKING:
-    from distclust.trees.estimators import TreeEstimator
+    from distclust.trees.base import TreeEstimator
 
 _FAMILY, _PARAMETER_FAMILY = "family.", "parameter_family."
 

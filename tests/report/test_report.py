@@ -71,8 +71,7 @@ def test_summarise__follows_the_cut_of_the_model() -> None:
 
 
 def test_summarise__one_cluster_has_no_sibling() -> None:
-    rows = pd.DataFrame(np.ones((4, 3)) * [1, 0, 1], columns=list("abc")).astype(int)
-    rows.iloc[0, 0] = 0
+    rows = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 1], [1, 0, 0]])
     (only,) = summarise(BHC(concentration=1e-6).fit(rows)).clusters
     assert only.probability_apart is None
     assert only.features == ()

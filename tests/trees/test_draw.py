@@ -37,7 +37,7 @@ def many_clusters(n_clusters, size):
     clusters = [range(c * size, (c + 1) * size) for c in range(n_clusters)]
     tops = [(n, n + 1)] + [(n + c, n + n_clusters + c - 2) for c in range(2, n_clusters)]
     structure = Structure.from_children(n, [*clusters, *tops])
-    return with_odds(structure, [6.0] * n_clusters + [-9.0] * (n_clusters - 1))
+    return with_odds(structure, [20.0] * n_clusters + [-9.0] * (n_clusters - 1))
 
 
 def tip_labels(ax):
@@ -131,6 +131,16 @@ def test_plot__labels_do_not_overlap(n_clusters):
     assert not legend.overlaps(title.get_window_extent(renderer))
 
 
+def test_plot__leaves_out_odds_that_would_overlap_on_small_axes():
+    figure = mpl.figure.Figure(figsize=(4, 2.5))
+    ax = many_clusters(20, 4).plot(figure.add_subplot(), max_leaves=30)
+    figure.canvas.draw()
+    boxes = [text.get_window_extent() for text in ax.texts]
+    assert 1 <= len(boxes) < 14
+    for i, box in enumerate(boxes):
+        assert not any(box.overlaps(other) for other in boxes[i + 1 :])
+
+
 def test_plot__draws_on_given_axes_and_leaves_out_labels_that_cannot_fit():
     figure = mpl.figure.Figure(figsize=(3, 2))
     ax = figure.add_subplot()
@@ -167,6 +177,8 @@ def test_terminal__stays_short_and_never_claims_certainty():
     text = rendered(many_clusters(40, 50))
     assert len(text.splitlines()) < 40
     assert "100.0 %" not in text
+    assert ">99.9 %" in text
+    assert "<0.1 %" in text
     assert "clusters inside" in text
 
 

@@ -143,20 +143,20 @@ def test_fit__sparse_equals_dense_for_every_family_that_takes_both(family):
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("model", [BHC(), BHC(optimize=True), BayesianRoseTree()], ids=repr)
-def test_fit__on_a_client_equals_in_process(model, client):
+def test_fit__on_a_client_equals_in_process(model, local_client):
     import dask.array as da
 
     rows, _ = binary(6, n=80)
     here = clone(model).set_params(random_state=0)
     there = clone(here)
-    with distclust.connect("threads"):
-        here.fit(rows)
-        scores_here = here.score_samples(rows)
-    there.fit(da.from_array(rows, chunks=(17, 5)))
+    here.fit(rows)
+    with local_client.as_current():
+        there.fit(da.from_array(rows, chunks=(17, 5)))
+        scores_there = there.score_samples(rows)
     np.testing.assert_array_equal(here.tree_.log_odds, there.tree_.log_odds)
     np.testing.assert_array_equal(here.labels_, there.labels_)
     assert here.log_evidence_ == there.log_evidence_
-    np.testing.assert_array_equal(scores_here, there.score_samples(rows))
+    np.testing.assert_array_equal(here.score_samples(rows), scores_there)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)

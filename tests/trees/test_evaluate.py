@@ -20,6 +20,7 @@ from distclust.trees.evaluate import (
     best_blocks,
     digamma_difference,
     evaluate,
+    first_stops,
     gradient_concentration,
     gradient_gamma,
     log1mexp,
@@ -198,6 +199,15 @@ def test_best_blocks__is_the_most_probable_partition(name, problem):
     partition = {frozenset(oracle.leaves_of(nodes[k])) for k in chosen}
     found = next(p for blocks, p in after.items() if set(blocks) == partition)
     assert float(found) == pytest.approx(float(max(after.values())), rel=1e-10)
+
+
+def test_first_stops__takes_the_topmost_and_always_stops_at_leaves():
+    structure, _ = oracle.number_nodes(((0, 1), ((2, 3), 4)))
+    # Nodes: 5 = (0, 1), 6 = (2, 3), 7 = (6, 4), 8 the root.
+    stop = np.zeros(9, dtype=bool)
+    assert first_stops(structure, stop).tolist() == [0, 1, 2, 3, 4]
+    stop[[6, 7]] = True
+    assert first_stops(structure, stop).tolist() == [0, 1, 7]
 
 
 @pytest.mark.parametrize("objective", ["lower_bound", "evidence"])

@@ -78,6 +78,19 @@ def test_linkage__rows_are_merges_in_order_for_greedy_trees_without_inversions()
     assert rows.tolist() == [[0, 1, 0, 2], [2, 3, 2, 2], [4, 5, 7, 4]]
 
 
+def test_linkage__keeps_children_before_parents_at_equal_heights():
+    n = 600
+    rng = np.random.default_rng(0)
+    active, merges = list(range(n)), []
+    for t in range(n - 1):
+        i, j = (active.pop(rng.integers(len(active))) for _ in range(2))
+        merges.append((i, j))
+        active.append(n + t)
+    rows = with_odds(Structure.from_merges(merges), [0.0] * (n - 1)).linkage()
+    assert is_valid_linkage(rows)
+    assert np.array_equal(rows[:, :2], np.sort(merges, axis=1))
+
+
 def test_linkage__scipy_finds_the_same_clusters():
     tree = golden()
     height = (tree.heights[7] + tree.heights[8]) / 2

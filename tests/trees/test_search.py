@@ -91,7 +91,7 @@ def test_greedy_search__odds_equal_naive_odds_to_nine_digits(seed):
 @pytest.mark.parametrize("problem", list(PROBLEMS))
 @pytest.mark.parametrize("many_children", [False, True])
 def test_greedy_search__key_matrix_and_threads_change_nothing(problem, many_children):
-    family, stats = PROBLEMS[problem](3, 300, 5)
+    family, stats = PROBLEMS[problem](3, 150, 5)
     plans = [
         SearchPlan(RoseMixing(0.5), "likelihood_ratio", many_children, budget, threads)
         for budget, threads in [(0.0, 1), (0.0, 2), (1e9, 1), (1e9, 2)]
@@ -103,7 +103,7 @@ def test_greedy_search__key_matrix_and_threads_change_nothing(problem, many_chil
 
 
 @pytest.mark.parametrize("problem", list(PROBLEMS))
-@pytest.mark.parametrize("n", [60, 250])
+@pytest.mark.parametrize("n", [60, 140])
 def test_greedy_search__shortcuts_change_nothing(problem, n, monkeypatch):
     # Few columns: many equal rows, hence many exact ties.
     family, stats = PROBLEMS[problem](5, n, 4)

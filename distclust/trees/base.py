@@ -1,0 +1,322 @@
+"""What the tree estimators share: fitting, prediction, saving."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted
+
+from distclust.engine import as_matrix, local_threads, map_blocks, run
+from distclust.errors import InputError
+from distclust.families import Family
+from distclust.seeding import check_seed
+from distclust.store import Matrix
+from distclust.trees import prediction
+from distclust.trees.data import (
+    Leaves,
+    check_capacity,
+    check_leaves,
+    check_row_weights,
+    first_look,
+    grouped_leaves,
+    memory_needed,
+    resolve_family,
+    singleton_leaves,
+)
+from distclust.trees.evaluate import DirichletProcess, Mixing
+from distclust.trees.optimise import FittedTree, LearningPlan, fit_tree
+from distclust.trees.persistence import save_model
+from distclust.trees.search import Criterion, SearchPlan
+from distclust.trees.tree import Tree
+from distclust.validation import check_choice, check_flag, check_integer, check_real
+
+Floats = npt.NDArray[np.float64]
+
+_CRITERIA: tuple[Criterion, ...] = ("posterior_odds", "likelihood_ratio")
+_CUTS = ("posterior", "map")
+
+
+class TreeEstimator(ClusterMixin, BaseEstimator):
+    """What the tree estimators share; not to be used by itself."""
+
+    # ---- what a variant says --------------------------------------------------------------
+
+    def _mixing(self) -> Mixing:
+        raise NotImplementedError
+
+    def _many_children(self) -> bool:
+        return False
+
+    # ---- fitting --------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        row_weights: npt.ArrayLike | None = None,
+        leaves: npt.ArrayLike | None = None,
+    ) -> Self:
+        """Find the hierarchy of the rows of `X`.
+
+        Parameters
+        ----------
+        X
+            Rows and features, shape (n_rows, n_features): an array, a scipy or ``sparse``
+            sparse matrix, a pandas table or a Dask array.
+        y
+            Ignored.
+        row_weights
+            How many equal rows each row stands for, shape (n_rows,); the copies are never
+            separated. By default one.
+        leaves
+            Label of the pre-formed leaf each row belongs to, shape (n_rows,). Rows of a leaf
+            are never separated. By default every row is a leaf.
+        """
+        where = f"{type(self).__name__}.fit"
+        self._check_features(X, where, reset=True)
+        search, learning = self._plans(where)
+        matrix = as_matrix(X, where=where)
+        _check_enough_rows(matrix, where)
+        look = first_look(matrix)
+        family, self.family_reason_ = resolve_family(self.family, matrix, look, where)
+        n_leaves = matrix.shape[0] if leaves is None else len(np.unique(np.asarray(leaves)))
+        key_bytes = 4.0 * n_leaves**2 if search.keeps_keys(n_leaves) else 0.0
+        needed = memory_needed(n_leaves, family.n_statistics, key_bytes)
+        check_capacity(needed, n_leaves, family.n_statistics, where)
+        start = self._leaves(matrix, family, row_weights, leaves, where)
+        fitted: FittedTree = run(fit_here, family, start.stats, search, learning)
+        self._columns = matrix.columns
+        self._keep(fitted, start, matrix.row_ids)
+        return self
+
+    def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> npt.NDArray[np.int64]:
+        """Find the hierarchy and return the label of each row, shape (n_rows,)."""
+        labels: npt.NDArray[np.int64] = self.fit(X, y, **fit_params).labels_
+        return labels
+
+    def _plans(self, where: str) -> tuple[SearchPlan, LearningPlan]:
+        """Check every parameter before any work."""
+        check_real(self.threshold, f"{where}: threshold", above=0.0, at_most=1.0)
+        check_choice(self.cut, f"{where}: cut", _CUTS)
+        criterion = check_choice(self.criterion, f"{where}: criterion", _CRITERIA)
+        search = SearchPlan(
+            mixing=self._mixing(),
+            criterion=criterion,
+            many_children=self._many_children(),
+            key_budget=check_real(self.key_budget, f"{where}: key_budget", at_least=0.0),
+        )
+        learning = LearningPlan(
+            optimise=check_flag(self.optimize, f"{where}: optimize"),
+            n_restarts=check_integer(self.n_restarts, f"{where}: n_restarts"),
+            max_rebuilds=check_integer(self.max_rebuilds, f"{where}: max_rebuilds", at_least=1),
+            seed=check_seed(self.random_state, f"{where}: random_state"),
+        )
+        return search, learning
+
+    def _leaves(
+        self,
+        matrix: Matrix,
+        family: Family,
+        row_weights: npt.ArrayLike | None,
+        leaves: npt.ArrayLike | None,
+        where: str,
+    ) -> Leaves:
+        weights = check_row_weights(row_weights, matrix.shape[0], where)
+        if leaves is None:
+            return singleton_leaves(matrix, family, weights)
+        return grouped_leaves(matrix, family, check_leaves(leaves, matrix.shape[0], where), weights)
+
+    def _keep(self, fitted: FittedTree, start: Leaves, row_ids: npt.NDArray[Any]) -> None:
+        self.tree_ = Tree.build(
+            fitted.structure,
+            start.stats[:, 0],
+            fitted.log_marginal,
+            fitted.mixing,
+            leaf_of_row=start.leaf_of_row,
+            row_ids=row_ids,
+            feature_names=tuple(column.name for column in self._columns),
+            family=fitted.family,
+            statistics=fitted.structure.sum_up(start.stats),
+        )
+        self.objective_path_ = np.array(fitted.path)
+        self._describe()
+
+    def _describe(self) -> None:
+        """Set the fitted attributes that follow from the tree."""
+        tree = self.tree_
+        assert tree.family is not None, "a fitted tree keeps its family"
+        self.family_ = tree.family
+        self._nodes = tree.map_nodes() if self.cut == "map" else tree.cut_nodes(self.threshold)
+        self.labels_ = tree.map_partition() if self.cut == "map" else tree.cut(self.threshold)
+        self.n_clusters_ = len(self._nodes)
+        self.log_evidence_ = tree.log_evidence
+        if isinstance(tree.mixing, DirichletProcess):
+            self.concentration_ = tree.mixing.concentration
+            self.log_lower_bound_ = tree.log_lower_bound
+        else:
+            self.gamma_ = tree.mixing.gamma
+
+    # ---- prediction -----------------------------------------------------------------------
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
+        """Return the most probable cluster of each row, shape (n_rows,).
+
+        The lowest label on ties. Training rows need not get their label back: a row belongs
+        to its place in the tree, and may be likelier in a neighbouring cluster.
+        """
+        labels: npt.NDArray[np.int64] = np.concatenate(
+            [part.argmax(axis=1) for part in self._cluster_log_proba(X, "predict")]
+        ).astype(np.int64)
+        return labels
+
+    def predict_proba(self, X: Any) -> Floats:
+        """Return the probability of each cluster of the cut, shape (n_rows, n_clusters_).
+
+        Proportional to the cluster's number of rows times its predictive density.
+        """
+        proba: Floats = np.exp(np.concatenate(list(self._cluster_log_proba(X, "predict_proba"))))
+        return proba
+
+    def score_samples(self, X: Any) -> Floats:
+        """Return the log predictive density of each row, shape (n_rows,).
+
+        The mixture over all nodes of the tree, and over a new cluster for Dirichlet-process
+        variants.
+        """
+        matrix = self._new_rows(X, "score_samples")
+        stats, log_weights = prediction.mixture_of(self.tree_)
+        parts = map_blocks(
+            prediction.log_density,
+            matrix,
+            self.family_,
+            stats,
+            log_weights,
+            stage="scoring",
+        )
+        return np.concatenate(list(parts))
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log predictive density of the rows."""
+        return float(self.score_samples(X).mean())
+
+    def score_entry(self, row: int, column: int, value: float) -> float:
+        """Return log p(entry = value) of an entry that was missing in the fit.
+
+        Parameters
+        ----------
+        row, column
+            Position in the fitted data.
+        value
+            Its supposed value; for a categorical column the code of its level.
+        """
+        check_is_fitted(self, "tree_")
+        where = f"{type(self).__name__}.score_entry"
+        n_rows, n_columns = len(self.tree_.leaf_of_row), self.n_features_in_
+        if not (0 <= row < n_rows and 0 <= column < n_columns):
+            raise InputError(
+                where,
+                f"a row below {n_rows} and a column below {n_columns}",
+                f"({row}, {column})",
+                "Positions count from 0.",
+            )
+        return prediction.entry_log_density(self.tree_, row, column, value)
+
+    def score_missing(self, X: Any) -> float:
+        """Return the joint log probability of all entries that were missing in the fit.
+
+        Parameters
+        ----------
+        X
+            The fitted rows in their order, with the missing entries filled in.
+
+        Notes
+        -----
+        log p(complete | T) − log p(observed | T) on the fitted tree (BRT eq. 1.24).
+        """
+        where = f"{type(self).__name__}.score_missing"
+        matrix = self._new_rows(X, "score_missing")
+        if matrix.shape[0] != len(self.tree_.leaf_of_row):
+            raise InputError(
+                where,
+                f"the {len(self.tree_.leaf_of_row)} rows of the fit",
+                f"{matrix.shape[0]} rows",
+                "Pass them all, in the same order.",
+            )
+        leaves = grouped_leaves(matrix, self.family_, self.tree_.leaf_of_row, None)
+        complete = prediction.log_evidence_of_leaves(self.tree_, leaves.stats)
+        return complete - float(self.log_evidence_)
+
+    def _cluster_log_proba(self, X: Any, method: str) -> Iterable[Floats]:
+        matrix = self._new_rows(X, method)
+        assert self.tree_.statistics is not None, "a fitted tree keeps its statistics"
+        return map_blocks(
+            prediction.cluster_log_proba,
+            matrix,
+            self.family_,
+            self.tree_.statistics[self._nodes],
+            np.log(self.tree_.n_rows[self._nodes]),
+            stage="predicting",
+        )
+
+    def _new_rows(self, X: Any, method: str) -> Matrix:
+        check_is_fitted(self, "tree_")
+        where = f"{type(self).__name__}.{method}"
+        self._check_features(X, where, reset=False)
+        matrix = as_matrix(X, columns=self._columns, where=where)
+        self.family_.check(first_look(matrix).profile, matrix.columns, where)
+        return matrix
+
+    # ---- border ---------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to one file, complete or not at all.
+
+        Read it back with :func:`distclust.load`.
+        """
+        check_is_fitted(self, "tree_")
+        save_model(self, path)
+
+    def _check_features(self, X: Any, where: str, *, reset: bool) -> None:
+        """Keep or compare names and number of features, in scikit-learn's way."""
+        if isinstance(X, Matrix):
+            X = np.empty((0, X.shape[1]))
+        if not hasattr(X, "shape"):
+            return
+        try:
+            _check_feature_names(self, X, reset=reset)
+            if len(X.shape) == 2:
+                _check_n_features(self, X, reset=reset)
+        except ValueError as error:
+            raise InputError(
+                where, "the features of the fit", str(error), "Pass the same columns."
+            ) from None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # With "auto" some sparse data are refused (real numbers), so the tag cannot promise.
+        tags.input_tags.sparse = not isinstance(self.family, str) or self.family != "auto"
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+def fit_here(
+    family: Family, stats: Floats, search: SearchPlan, learning: LearningPlan
+) -> FittedTree:
+    """Fit with as many threads as this process or this worker may use."""
+    return fit_tree(family, stats, dataclasses.replace(search, threads=local_threads()), learning)
+
+
+def _check_enough_rows(matrix: Matrix, where: str) -> None:
+    if matrix.shape[0] < 2:
+        raise InputError(
+            where,
+            "at least 2 rows to make a tree of",
+            f"n_samples = {matrix.shape[0]}",
+            "Pass more rows.",
+        )
