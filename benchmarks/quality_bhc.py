@@ -158,7 +158,7 @@ def verdict(results: Results) -> str:
 def make_correlation_data(size: Size) -> list[Draw]:
     """Draws of newsgroups; of a Bernoulli toy set for tests."""
     if size == "toy":
-        return [data.toy(seed, n_each=5) for seed in range(2)]
+        return [data.toy(n_columns=n) for n in (6, 9)]
     return [data.newsgroups(seed) for seed in range(N_DRAWS)]
 
 

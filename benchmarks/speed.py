@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from scipy.cluster.hierarchy import linkage
 
 from benchmarks.problem import Problem, Results, Size, table
 from distclust import BHC, BayesianRoseTree
-from distclust.families import Bernoulli, Gaussian
+from distclust.families import Gaussian
 
 THREADS = 2
 N_CLUSTERS = 20
@@ -206,61 +207,66 @@ def summarise_memory(results: Results) -> str:
 # ---- families and variants -----------------------------------------------------------------------
 
 
-def make_variant_data(size: Size) -> dict[str, npt.NDArray[Any]]:
+@dataclass(frozen=True)
+class Shape:
+    """Rows of a kind, the models to fit, and the seconds another package needs for them."""
+
+    X: npt.NDArray[Any]
+    models: dict[str, Any]
+    theirs: tuple[str, float] | None = None
+
+
+def make_variant_data(size: Size) -> list[Shape]:
     """Rows of each measured shape."""
     part = 1 if size == "full" else 40
-    return {
-        "Gaussian 300 x 2": real_rows(300 // part, 2, n_clusters=4),
-        "Gaussian 3,000 x 10": real_rows(3_000 // part, 10),
-        "Bernoulli 1,600 x 20": binary_rows(1_600 // part, 20, n_clusters=4),
-        "rose tree 2,000 x 64": binary_rows(2_000 // part, 64),
+    gaussians = {
+        "BHC, Gaussian, one scale": BHC(Gaussian(scale=0.03)),
+        "BHC, Gaussian, five scales (default)": BHC(),
     }
-
-
-def run_variants(matrices: dict[str, npt.NDArray[Any]]) -> Results:
-    """Seconds of a fit of each shape; Gaussians with fixed and with searched scale."""
-    times = {}
-    with threads(THREADS):
-        for name, X in matrices.items():
-            for label, model in _contenders(name).items():
-                model.fit(X)
-                times[label] = best_of(3, lambda model=model, X=X: model.fit(X))[0]
-    return {"times": times}
-
-
-def _contenders(name: str) -> dict[str, Any]:
-    if name.startswith("Gaussian"):
-        return {
-            f"{name}, one scale": BHC(Gaussian(scale=0.03)),
-            f"{name}, five scales (default)": BHC(),
-        }
-    if name.startswith("Bernoulli"):
-        return {name: BHC(Bernoulli())}
     variants = ("brt", "brt-gamma", "brt-dp", "bhc-gamma")
-    return {f"{name}, {variant}": BayesianRoseTree(variant) for variant in variants}
+    roses = {f"rose tree, {variant}": BayesianRoseTree(variant) for variant in variants}
+    return [
+        Shape(real_rows(300 // part, 2, 4), gaussians, ("Python's BHC", PYTHON_BHC_SECONDS)),
+        Shape(real_rows(3_000 // part, 10), gaussians),
+        Shape(
+            binary_rows(1_600 // part, 20, 4), {"BHC, Bernoulli": BHC()}, ("R's BHC", R_BHC_SECONDS)
+        ),
+        Shape(binary_rows(2_000 // part, 64), roses),
+    ]
+
+
+def run_variants(shapes: list[Shape]) -> Results:
+    """Seconds of a fit of each model on each shape."""
+    fits = []
+    with threads(THREADS):
+        for shape in shapes:
+            for name, model in shape.models.items():
+                model.fit(shape.X)
+                spent = best_of(3, lambda model=model, X=shape.X: model.fit(X))[0]
+                fits.append(
+                    {"model": name, "shape": shape.X.shape, "theirs": shape.theirs, **spent}
+                )
+    return {"fits": fits}
 
 
 def summarise_variants(results: Results) -> str:
     """Seconds, and ratios to the figures of other packages."""
     lines = []
-    for name, spent in results["times"].items():
+    for spent in results["fits"]:
         ratio = ""
-        if name.startswith("Bernoulli 1,600"):
-            ratio = _ratio(R_BHC_SECONDS, spent, "R BHC")
-        elif name.startswith("Gaussian 300 "):
-            ratio = (
-                f"{PYTHON_BHC_SECONDS / spent['cpu']:,.0f} x Python's {PYTHON_BHC_SECONDS:.0f} s"
-            )
-        lines.append([name, _seconds(spent["wall"]), _seconds(spent["cpu"]), ratio])
+        if spent["theirs"] is not None:
+            name, seconds = spent["theirs"]
+            ratio = f"{seconds / spent['cpu']:,.0f} ({name}: {seconds:.0f} s)"
+        n, d = spent["shape"]
+        shape = f"{n:,} x {d}"
+        lines.append(
+            [spent["model"], shape, _seconds(spent["wall"]), _seconds(spent["cpu"]), ratio]
+        )
     return (
-        f"{table(['fit', 'wall s', 'CPU s', 'faster by'], lines)}\n\n"
-        "The seconds of the two other packages were measured elsewhere on comparable hardware; "
-        "ratios are of processor seconds."
+        f"{table(['fit', 'rows', 'wall s', 'CPU s', 'times faster than'], lines)}\n\n"
+        "The seconds of the other packages were measured elsewhere on comparable hardware, on "
+        "one thread; ratios are of processor seconds."
     )
-
-
-def _ratio(theirs: float, ours: dict[str, float], name: str) -> str:
-    return f"{theirs / ours['cpu']:,.0f} ({name}: {theirs:.0f} s)"
 
 
 # ---- start-up ------------------------------------------------------------------------------------

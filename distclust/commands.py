@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -334,10 +335,24 @@ def _connected(scheduler: str | None, **options: Any) -> Iterator[None]:
         session = connect(scheduler)
     else:
         with events.stage(f"connecting to {scheduler}", 1) as starting:
-            session = connect(scheduler, **options)
+            with _children_ignore_interrupts() if scheduler == "local" else nullcontext():
+                session = connect(scheduler, **options)
             starting.advance()
     with session:
         yield
+
+
+@contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Let processes started inside inherit that Ctrl-C is not for them.
+
+    A terminal sends it to all processes of a command; this one alone decides what to do.
+    """
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager

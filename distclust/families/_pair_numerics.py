@@ -290,3 +290,84 @@ def gaussian_leaf_row(
         out[position] = constant - 0.5 * (freedom + 1.0) * math.log(1.0 + shrink * quadratic)
     condition = scaled_condition(variances, inverse)
     return 32.0 * size * condition * growth * (freedom + 1.0) * 2.3e-16
+
+
+@compiled
+def rising_tables(alpha: Floats, largest: Ints, starts: Ints, tables: Floats) -> None:
+    """log Γ(α_d + c) − log Γ(α_d) for c = 0 .. largest[d], column after column."""
+    for d in range(alpha.shape[0]):
+        own = math.lgamma(alpha[d])
+        for c in range(largest[d] + 1):
+            tables[starts[d] + c] = math.lgamma(alpha[d] + c) - own
+
+
+@compiled
+def count_row(
+    k: int,
+    others: Ints,
+    counts: Counts,
+    is_leaf: npt.NDArray[np.bool_],
+    leaf_start: Ints,
+    leaf_columns: Counts,
+    starts: Ints,
+    tables: Floats,
+    out: Floats,
+) -> None:
+    """Σ_d [log Γ(α_d + c_d) − log Γ(α_d)] for the counts of k joined with each other group.
+
+    A leaf costs its nonzero columns only: the rest of the sum is that of k alone.
+    """
+    n_columns = counts.shape[1]
+    base = 0.0
+    for d in range(n_columns):
+        base += tables[starts[d] + counts[k, d]]
+    for position in range(others.shape[0]):
+        s = others[position]
+        if is_leaf[s]:
+            total = base
+            for place in range(leaf_start[s], leaf_start[s + 1]):
+                d = leaf_columns[place]
+                here = starts[d] + counts[k, d]
+                total += tables[here + counts[s, d]] - tables[here]
+        else:
+            total = 0.0
+            for d in range(n_columns):
+                total += tables[starts[d] + counts[k, d] + counts[s, d]]
+        out[position] = total
+
+
+@compiled
+def add_poisson_rates(
+    k: int,
+    others: Ints,
+    n_rows: Ints,
+    counts: Counts,
+    is_leaf: npt.NDArray[np.bool_],
+    leaf_start: Ints,
+    leaf_columns: Counts,
+    shape: Floats,
+    rate: Floats,
+    out: Floats,
+) -> None:
+    """Add Σ_d [a_d log b_d − (a_d + t_d) log(b_d + n)], n and t of k joined with each other."""
+    n_columns = counts.shape[1]
+    log_rates = np.empty(n_columns)
+    last_n, base = -1, 0.0
+    for position in range(others.shape[0]):
+        s = others[position]
+        n = n_rows[k] + n_rows[s]
+        if n != last_n:
+            base = 0.0
+            for d in range(n_columns):
+                log_rates[d] = math.log(rate[d] + n)
+                base += shape[d] * math.log(rate[d]) - (shape[d] + counts[k, d]) * log_rates[d]
+            last_n = n
+        total = base
+        if is_leaf[s]:
+            for place in range(leaf_start[s], leaf_start[s + 1]):
+                d = leaf_columns[place]
+                total -= counts[s, d] * log_rates[d]
+        else:
+            for d in range(n_columns):
+                total -= counts[s, d] * log_rates[d]
+        out[position] += total

@@ -1,74 +1,22 @@
-"""How likely is the union of two groups? One group against many, fast.
-
-A tree search asks this n² times. The answer that decides is always
-:meth:`Family.log_marginal_pairs`, the family's own formula; a :class:`PairScorer` may answer
-faster and a little less exactly, and states by how much it may be wrong. The search ranks
-with the fast answer and settles what lies within that error with the exact one. Trees
-therefore depend on neither the shortcut taken, nor the BLAS, nor the shape of a product.
-
-Shortcuts here: the leaf-pair stage as one matrix product (Bernoulli: X diag(w) Xᵀ; Gaussian:
-Gram matrix of whitened rows), binary rows eight columns a table look-up, and tables of
-log Γ instead of calls.
-"""
+"""The fastest pair scorer for each family; see :mod:`distclust.families.pair_scorer`."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import numpy.typing as npt
 import scipy.linalg
 
 from distclust.families import _pair_numerics as numerics
 from distclust.families.base import Family
 from distclust.families.bernoulli import Bernoulli
+from distclust.families.count_pairs import count_scorer
 from distclust.families.gaussian import Gaussian
+from distclust.families.pair_scorer import ROUNDING, Floats, Indices, PairScorer
 
-Floats = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
-
-_ROUNDING = float(np.finfo(np.float64).eps)
 _TABLE_BYTES = 128 * 2**20
 _USEFUL = 0.1  # a larger error would leave too many candidates to settle
 _FEW = 32  # below so many partners a table of 256 entries a byte does not pay
-
-
-class PairScorer:
-    """Log marginals of unions by the family's own formula: exact, for any family.
-
-    Parameters
-    ----------
-    family
-        A resolved family.
-    stats
-        Statistics of the starting groups, shape (slots, p). The scorer keeps a copy and
-        updates it as groups are combined.
-    """
-
-    def __init__(self, family: Family, stats: Floats) -> None:
-        self.family = family
-        self.stats = stats.copy()
-
-    def exact(self, k: int, others: Indices) -> Floats:
-        """Return log f(k ∪ s) for each s of `others`, by the formula that decides."""
-        return self.family.log_marginal_pairs(self.stats, k, others)
-
-    def row(self, k: int, others: Indices) -> tuple[Floats, float]:
-        """Return log f(k ∪ s) for each s of `others`, and how wrong they may be."""
-        return self.exact(k, others), 0.0
-
-    def combine(self, i: int, j: int, log_f: float) -> None:
-        """Add group j to group i; `log_f` is the log marginal of the union."""
-        self.stats[i] += self.stats[j]
-
-    def leaf_rows(self, start: int, stop: int) -> tuple[Floats, float]:
-        """Rows start..stop of the first pair stage against all slots, and their error.
-
-        Entries on the diagonal are meaningless.
-        """
-        everyone = np.arange(len(self.stats), dtype=np.int64)
-        rows, errors = zip(*(self.row(k, everyone) for k in range(start, stop)), strict=True)
-        return np.stack(rows), max(errors)
 
 
 class BernoulliPairs(PairScorer):
@@ -99,7 +47,7 @@ class BernoulliPairs(PairScorer):
         self._weights = np.zeros(n_columns)
         largest = math.lgamma(n_total + float((self._alpha + self._beta).max()) + 1.0)
         # Two sums of 2 D terms, none larger than `largest`, each rounded at every step.
-        self._error = 8.0 * n_columns**2 * largest * _ROUNDING
+        self._error = 8.0 * n_columns**2 * largest * ROUNDING
         self._leaf_product = self._prepare_leaf_product() if (self._n_rows == 1).all() else None
 
     def row(self, k: int, others: Indices) -> tuple[Floats, float]:
@@ -160,7 +108,7 @@ class GaussianPairs(PairScorer):
         self._constant += gammas
         spread = np.sqrt(np.diag(family.scatter))
         condition = float(np.linalg.cond(family.scatter / np.outer(spread, spread)))
-        self._relative_error = 32.0 * d * _ROUNDING * condition
+        self._relative_error = 32.0 * d * ROUNDING * condition
         self._log_f = family.log_marginal(stats)
         self._offset = np.ascontiguousarray(family.mean - family.shift)
         self._largest = (stats[:, 1 : d + 1] ** 2).max(axis=0)
@@ -208,4 +156,4 @@ def pair_scorer(family: Family, stats: Floats) -> PairScorer:
         return BernoulliPairs(family, stats)
     if isinstance(family, Gaussian):
         return GaussianPairs(family, stats)
-    return PairScorer(family, stats)
+    return count_scorer(family, stats) or PairScorer(family, stats)

@@ -6,7 +6,7 @@ upper bound and is looked at again only when it comes first. This is exact and n
 memory beside the statistics. Where n² keys fit a budget they are kept (as float32), which
 makes looking again a scan instead of a recomputation.
 
-Keys are ranked with the fast answer of a :class:`~distclust.families.pairs.PairScorer` and
+Keys are ranked with the fast answer of a :class:`~distclust.families.pair_scorer.PairScorer` and
 decided with the family's own formula wherever the stated error leaves a doubt; so the tree is
 the same with and without the key matrix, for any number of threads and any BLAS, and equal
 to the tree of a naive search over all pairs, ties included.
@@ -27,7 +27,8 @@ import numpy.typing as npt
 from distclust import events
 from distclust.engine import thread_map
 from distclust.families.base import Family
-from distclust.families.pairs import PairScorer, pair_scorer
+from distclust.families.pair_scorer import PairScorer
+from distclust.families.pairs import pair_scorer
 from distclust.trees import _numerics as numerics
 from distclust.trees.evaluate import DirichletProcess, Mixing
 from distclust.trees.structure import Structure

@@ -1,0 +1,54 @@
+"""What the README shows runs, and what it points at exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+
+pytestmark = pytest.mark.skipif(
+    not README.is_file(), reason="the README is not part of an installed package"
+)
+
+
+def code_blocks() -> list[str]:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+    return [block for block in blocks if "tcp://" not in block]  # no cluster there
+
+
+@pytest.mark.parametrize("number", range(2))
+def test_readme__python_runs(number: int, tmp_path: Path) -> None:
+    environment = {**os.environ, "MPLBACKEND": "agg"}
+    subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code_blocks()[number]],
+        check=True,
+        cwd=tmp_path,
+        env=environment,
+        timeout=200,
+    )
+
+
+def test_readme__every_python_block_is_run() -> None:
+    assert len(code_blocks()) == 2
+
+
+def test_readme__opens_with_the_two_commands() -> None:
+    text = README.read_text(encoding="utf-8")
+    first = text.index("python -m pip install . && distclust demo")
+    second = text.index('python -m pip install -e ".[test]" && pytest')
+    assert first < second < text.index("## ")
+
+
+def test_readme__points_at_what_exists() -> None:
+    text = README.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    here = [target for target in targets if "://" not in target]
+    assert here
+    assert [target for target in here if not (ROOT / target).exists()] == []
