@@ -102,11 +102,11 @@ def estimator(model: str, **options: Any) -> Any:
 # ---- evidence and partitions ---------------------------------------------------------------------
 
 
-def make_data(size: Size, setting: Setting) -> Input:
-    """Draws of the five sets (ten times the same toy set); at toy size two small ones."""
+def make_data(size: Size, setting: Setting, n_toy: int = 1) -> Input:
+    """Draws of the five sets (the toy set `n_toy` times); at toy size two small ones."""
     if size == "toy":
         return Input({"toy": [data.toy(n_columns=n) for n in (6, 9)]}, setting)
-    n_draws = dict.fromkeys(SETS, N_DRAWS)
+    n_draws = dict.fromkeys(SETS, N_DRAWS) | {"toy": n_toy}
     if setting == "optimised":
         n_draws |= N_OPTIMISED
     draws = {name: [make(seed) for seed in range(n_draws[name])] for name, make in SETS.items()}
@@ -120,8 +120,7 @@ def run(given: Input) -> Results:
     for name, draws in given.draws.items():
         evidence[name], partitions[name] = {}, {}
         for model in MODELS:
-            different = draws[:1] if name == "toy" and len(draws) == N_DRAWS else draws
-            trees = [fit(model, draw.X, given.setting).tree_ for draw in different]
+            trees = [fit(model, draw.X, given.setting).tree_ for draw in draws]
             evidence[name][model] = [float(tree.log_evidence) for tree in trees]
             partitions[name][model] = [float(tree.log10_n_partitions) for tree in trees]
     return {"evidence": evidence, "partitions": partitions}
@@ -230,7 +229,7 @@ def problems() -> list[Problem]:
             Problem(
                 f"quality-rose-missing-{setting}",
                 f"log probability of missing entries, {about} (table 1.4)",
-                make,
+                partial(make, n_toy=N_DRAWS),
                 run_missing,
                 summarise_missing,
                 needs_files=True,

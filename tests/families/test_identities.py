@@ -194,11 +194,13 @@ def test_gaussian__hopeless_scatter_is_refused_with_a_sentence() -> None:
 
 
 def test_gaussian__jitter_rescues_rounding() -> None:
-    """Rows on a line, a prior below rounding: the factorisation needs the jitter."""
-    t = np.linspace(0.0, 1e6, 9)
-    rows = np.column_stack([t, t / 3.0])
-    family = Gaussian(mean=[0.0, 0.0], scatter=1e-9 * np.eye(2))
-    assert np.isfinite(log_marginal(family, rows))
+    """A last pivot of -1e-13, as rounding leaves it, is within the jitter; -1e-9 is not."""
+    family = Gaussian(mean=[0.0, 0.0], scatter=1e-30 * np.eye(2))
+    group = np.array([[1.0, 0.0, 0.0, 1.0, 1.0, 1.0 - 1e-13]])
+    assert np.isfinite(family.log_marginal(group)).all()
+    group[0, -1] = 1.0 - 1e-9
+    with pytest.raises(ValueError, match="even with jitter"):
+        family.log_marginal(group)
 
 
 @pytest.mark.parametrize("x", [0.0, 1.0, 2.0, 8.0, 9.0, 400.0])

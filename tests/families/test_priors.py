@@ -119,9 +119,10 @@ def test_resolve__constant_columns_are_valid(template: Family, value: float) -> 
 def test_resolve__constant_columns_that_rounding_moves_count_as_constant() -> None:
     rows = np.full((7, 2), 0.1)
     rows[:, 1] = np.arange(7.0)
-    diagonal = oracle.resolved(DiagonalGaussian(), rows)
+    origin = np.array([12345.678, 3.0])  # far off: sums of the first column are rounded
+    diagonal = oracle.resolved(DiagonalGaussian(), rows, origin=origin)
     assert diagonal.variance[0] == pytest.approx(1e-6 * diagonal.variance[1] / 2)
-    full = oracle.resolved(Gaussian(), rows)
+    full = oracle.resolved(Gaussian(), rows, origin=origin)
     assert full.covariance[0, 0] == pytest.approx(1e-6 * np.var(rows[:, 1]) / 2)
     assert full.covariance[0, 1] == 0.0
 

@@ -58,14 +58,14 @@ def plain_columns(n_columns: int, **facts: Any) -> tuple[PlainColumn, ...]:
     return tuple(PlainColumn(f"x{d}", **facts) for d in range(n_columns))
 
 
-def resolved(template: Family, X: Any, columns: Any = None) -> Family:
+def resolved(template: Family, X: Any, columns: Any = None, origin: Any = None) -> Family:
     """Check, prepare, summarise in two blocks and resolve, as a driver does."""
     columns = columns or plain_columns(X.shape[1])
     profile = plain_profile(X)
     template.check(profile, columns, "X")
     prepared = template.prepare(profile, columns)
     dense = np.asarray(X.toarray() if hasattr(X, "toarray") else X, dtype=float)
-    origin = np.nan_to_num(dense[0])
+    origin = np.nan_to_num(dense[0]) if origin is None else origin
     half = X.shape[0] // 2
     summary = prepared.summarise(X[:half], origin) + prepared.summarise(X[half:], origin)
     return prepared.resolve(summary, origin, profile, columns)
