@@ -142,7 +142,8 @@ def test_glass__is_whole() -> None:
 
 def test_main__lists_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
-    assert all(name in capsys.readouterr().out for name in PROBLEMS)
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in PROBLEMS)
 
 
 def test_main__refuses_unknown_names(capsys: pytest.CaptureFixture[str]) -> None:

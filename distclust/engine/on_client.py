@@ -11,6 +11,7 @@ that starts at an odd byte in another order, and the answer would differ in its 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import queue
 import re
@@ -19,7 +20,7 @@ import uuid
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,9 +170,12 @@ def result_of(client: Any, future: Any) -> Any:
     """
     from distributed import KilledWorker
 
+    # Waiting and fetching in one: the last worker may die between the two.
+    fetching = asyncio.run_coroutine_threadsafe(
+        client.gather(future, asynchronous=True), client.loop.asyncio_loop
+    )
     try:
-        _wait(client, future)
-        return future.result()
+        return _wait(client, fetching)
     except KilledWorker as error:
         raise ClusterError(
             f"task {future.key}",
@@ -186,21 +190,20 @@ def result_of(client: Any, future: Any) -> Any:
             "a cancelled task: the connection to the scheduler was lost",
             "Start the scheduler again and repeat.",
         ) from error
+    finally:
+        fetching.cancel()
 
 
-def _wait(client: Any, future: Any) -> None:
-    """Wait until a future is finished or failed, delivering events meanwhile."""
-    from distributed import wait
-
+def _wait(client: Any, fetching: Future[Any]) -> Any:
+    """Return what is being fetched, delivering events and looking for workers meanwhile."""
     without_workers = None
     while True:
         try:
-            with client.as_current():  # where `wait` looks for its client
-                wait([future], timeout=_poll_seconds())
-        except TimeoutError:
+            return fetching.result(timeout=_poll_seconds())
+        except TimeoutError as error:
+            if fetching.done() and fetching.exception() is error:  # the function's own
+                raise
             without_workers = _check_workers(client, without_workers)
-        else:
-            return
         finally:
             _deliver_events(client)
 

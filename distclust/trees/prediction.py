@@ -11,21 +11,20 @@ cluster of its own with the Dirichlet process's weight:
 (thesis eq. 3.10, in the telescoped form of spec 2.6; rose trees without a Dirichlet process
 have no second term, spec 5.3).
 
-Rows are taken in tiles of one fixed shape, the last one padded, so that the answer for a row
-does not depend on how many others are asked with it.
+A family's predictive density of a row does not depend, to the bit, on the rows and groups
+asked with it, so rows and nodes are taken in pieces that bound the memory.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 from scipy.special import logsumexp
 
-from distclust.errors import InputError
 from distclust.families import Family
 from distclust.trees.evaluate import DirichletProcess, evaluate
 from distclust.trees.tree import Tree
@@ -33,8 +32,8 @@ from distclust.trees.tree import Tree
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-_TILE_ROWS = 256
-_TILE_NODES = 4096
+_ROWS = 1024
+_NODES = 4096
 
 
 def cluster_log_proba(
@@ -42,10 +41,9 @@ def cluster_log_proba(
 ) -> Floats:
     """log of n_c p(x | D_c), normalised over the clusters, shape (n, clusters)."""
     out = np.empty((block.shape[0], len(stats)))
-    for rows, tile in _tiles(block):
-        joint = family.log_predictive(tile, stats) + log_sizes
-        joint -= logsumexp(joint, axis=1, keepdims=True)
-        out[rows] = joint[: rows.stop - rows.start]
+    for rows in _pieces(block.shape[0], _ROWS):
+        joint = family.log_predictive(block[rows], stats) + log_sizes
+        out[rows] = joint - logsumexp(joint, axis=1, keepdims=True)
     return out
 
 
@@ -56,15 +54,12 @@ def log_density(
 
     Includes the multinomial coefficient where the family has one.
     """
-    out = np.empty(block.shape[0])
-    for rows, tile in _tiles(block):
-        total = np.full(_TILE_ROWS, -math.inf)
-        for first in range(0, len(stats), _TILE_NODES):
-            part = slice(first, first + _TILE_NODES)
-            terms = family.log_predictive(tile, stats[part]) + log_weights[part]
-            total = np.logaddexp(total, logsumexp(terms, axis=1))
-        total += family.log_coefficient(tile)
-        out[rows] = total[: rows.stop - rows.start]
+    out = np.full(block.shape[0], -math.inf)
+    for rows in _pieces(block.shape[0], _ROWS):
+        for nodes in _pieces(len(stats), _NODES):
+            terms = family.log_predictive(block[rows], stats[nodes]) + log_weights[nodes]
+            out[rows] = np.logaddexp(out[rows], logsumexp(terms, axis=1))
+        out[rows] += family.log_coefficient(block[rows])
     return out
 
 
@@ -104,27 +99,5 @@ def log_evidence_of_leaves(tree: Tree, leaf_stats: Floats) -> float:
     return float(evaluation.log_evidence[-1])
 
 
-def check_filled_in(fitted: Any, complete: Any, start: int, where: str) -> None:
-    """Refuse filled-in rows that differ from the fitted ones where those were observed."""
-    observed = ~np.isnan(fitted)
-    if not np.array_equal(fitted[observed], np.asarray(complete, np.float64)[observed]):
-        raise InputError(
-            where,
-            "the rows of the fit with their missing entries filled in",
-            f"other observed entries from row {start} on",
-            "Pass the same rows in the same order.",
-        )
-
-
-def _tiles(block: Any) -> Any:
-    """Yield (rows, tile) with every tile of the same number of rows."""
-    for start in range(0, block.shape[0], _TILE_ROWS):
-        stop = min(start + _TILE_ROWS, block.shape[0])
-        tile = block[start:stop]
-        missing = _TILE_ROWS - (stop - start)
-        if missing and isinstance(tile, np.ndarray):
-            tile = np.concatenate([tile, np.repeat(tile[-1:], missing, axis=0)])
-        elif missing:
-            padding = scipy.sparse.csr_array((missing, block.shape[1]), dtype=block.dtype)
-            tile = scipy.sparse.vstack([tile, padding], format="csr")
-        yield slice(start, stop), tile
+def _pieces(n: int, size: int) -> Iterator[slice]:
+    return (slice(start, start + size) for start in range(0, n, size))

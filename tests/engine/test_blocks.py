@@ -62,6 +62,10 @@ def fail_on(item: int, bad: int) -> int:
     return item
 
 
+def time_out(item: int) -> None:
+    raise TimeoutError("of its own")
+
+
 def where_am_i() -> tuple[int, int]:
     return os.getpid(), engine.local_threads()
 
@@ -227,6 +231,12 @@ def test_map_ordered__errors_come_back_whole_from_a_worker(on_client):
     with pytest.raises(InputError, match="a good one") as caught:
         list(engine.map_ordered(fail_on, range(20), 7))
     assert caught.value.got == 7
+
+
+@pytest.mark.cluster
+def test_run__a_timeout_of_the_function_is_its_own_error(on_client):
+    with pytest.raises(TimeoutError, match="of its own"):
+        engine.run(time_out, 0)
 
 
 def test_map_ordered__nothing_to_do():

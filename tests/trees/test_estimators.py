@@ -241,13 +241,17 @@ def test_predict_proba__is_size_times_predictive_density():
     assert model.score(new) == pytest.approx(model.score_samples(new).mean())
 
 
-def test_predict__does_not_depend_on_the_company():
+@pytest.mark.parametrize(
+    "family",
+    ["bernoulli", "categorical", "multinomial", "gaussian", "diagonal_gaussian", "poisson"],
+)
+def test_predict__does_not_depend_on_the_company(family):
     rows, _ = binary(14, n=300)
-    model = BHC().fit(rows)
-    whole = model.score_samples(rows)
-    for part in (rows[:1], rows[100:107], rows[37:]):
-        start = int(np.flatnonzero((rows == part[0]).all(axis=1))[0])
-        assert model.score_samples(part)[0] == whole[start]
+    model = BHC(family=family).fit(rows[:60])
+    scores, proba = model.score_samples(rows), model.predict_proba(rows)
+    for part in (slice(0, 1), slice(100, 107), slice(37, 300)):
+        np.testing.assert_array_equal(model.score_samples(rows[part]), scores[part])
+        np.testing.assert_array_equal(model.predict_proba(rows[part]), proba[part])
 
 
 @pytest.mark.parametrize("model", MODELS, ids=repr)
