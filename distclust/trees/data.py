@@ -81,7 +81,7 @@ def resolve_family(
     template = family
     if isinstance(template, str):
         if template == "auto":
-            template, reason = choose_family(profile, matrix.columns)
+            template, reason = choose_family(profile, matrix.columns, matrix.is_sparse)
             _check_sparse_choice(template, matrix, where)
         else:
             template = family_named(template, f"{where}: family")

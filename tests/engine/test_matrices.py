@@ -171,7 +171,7 @@ def table() -> pd.DataFrame:
             "grade": pd.Categorical(
                 ["low", "high", "low"], categories=["low", "mid", "high"], ordered=True
             ),
-            "zone": pd.Categorical([20, 10, np.nan]),
+            "zone": pd.Categorical([20, 10, np.nan], categories=[20, 10]),
             "maybe": pd.array([1, None, 3], dtype="Int64"),
             "loose": np.array([1, None, 2.5], dtype=object),
         },
