@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -284,7 +283,7 @@ def run_start(repeats: int) -> Results:
         "print(time.perf_counter() - start)"
     )
     results: Results = {"import": min(float(_python(code)) for _ in range(max(1, repeats)))}
-    if repeats and shutil.which("distclust", path=str(Path(sys.executable).parent)):
+    if repeats:
         with tempfile.TemporaryDirectory() as folder:
             results["first_demo"] = _demo_seconds(Path(folder))
             results["second_demo"] = min(_demo_seconds(Path(folder)) for _ in range(2))
@@ -292,16 +291,9 @@ def run_start(repeats: int) -> Results:
 
 
 def _demo_seconds(folder: Path) -> float:
-    program = Path(sys.executable).parent / "distclust"
-    environment = os.environ | {"DISTCLUST_CACHE_DIR": str(folder / "cache")}
+    code = f"from distclust.cli import main; main(['demo', '--out', {str(folder / 'demo')!r}])"
     start = time.perf_counter()
-    subprocess.run(
-        [program, "demo", "--out", str(folder / "demo")],
-        check=True,
-        capture_output=True,
-        env=environment,
-        cwd=folder,
-    )
+    _python(code, {"DISTCLUST_CACHE_DIR": str(folder / "cache")})
     return time.perf_counter() - start
 
 

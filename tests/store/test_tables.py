@@ -109,6 +109,6 @@ def test_read_table__absent_file_folder_and_column(tmp_path: Path) -> None:
         read_table(tmp_path / "folder.csv")
     with pytest.raises(InputError, match="a column 'z'"):
         read_table(write(tmp_path / "t.csv", "x,y\n1,2\n"), drop=["z"])
-    with pytest.raises(InputError, match="two arrays|2 arrays"):
-        np.savez(tmp_path / "two.npz", a=[1], b=[2])
+    np.savez(tmp_path / "two.npz", a=[1], b=[2])
+    with pytest.raises(InputError, match="2 arrays"):
         read_table(tmp_path / "two.npz")
