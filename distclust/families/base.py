@@ -190,13 +190,16 @@ class Family(ABC):
             scatter_rows(stats, np.ascontiguousarray(rows), labels[part], weights[part])
         return stats
 
-    def log_marginal_pairs(self, stats: FloatArray, left: int, rights: npt.ArrayLike) -> FloatArray:
-        """Return log f of the group `left` joined with each of `rights`.
+    def log_marginal_pairs(
+        self, stats: FloatArray, lefts: npt.ArrayLike, rights: npt.ArrayLike
+    ) -> FloatArray:
+        """Return log f of groups `lefts` (one, or m of them) joined with m `rights`.
 
-        Bit-identical to ``log_marginal(stats[left] + stats[rights])``, whatever else is
+        Bit-identical to ``log_marginal(stats[lefts] + stats[rights])``, whatever else is
         asked in the same call.
         """
-        return self.log_marginal(stats[left] + stats[np.asarray(rights, dtype=np.int64)])
+        partners = np.asarray(rights, dtype=np.int64)
+        return self.log_marginal(stats[np.asarray(lefts, dtype=np.int64)] + stats[partners])
 
     def log_predictive(self, block: Block, stats: FloatArray) -> FloatArray:
         """Return log p(x | D_k) for rows (n, d) and groups (B, p), shape (n, B).
@@ -396,11 +399,15 @@ class CompiledFamily(Family):
         every, at_zero = np.arange(len(stats)), np.zeros(len(stats), dtype=np.int64)
         return self._pairs(np.ascontiguousarray(stats), every, nothing, at_zero)
 
-    def log_marginal_pairs(self, stats: FloatArray, left: int, rights: npt.ArrayLike) -> FloatArray:
-        """Return log f of the group `left` joined with each of `rights`, shape (m,)."""
+    def log_marginal_pairs(
+        self, stats: FloatArray, lefts: npt.ArrayLike, rights: npt.ArrayLike
+    ) -> FloatArray:
+        """Return log f of groups `lefts` (one, or m of them) joined with m `rights`."""
         partners = np.ascontiguousarray(rights, dtype=np.int64)
+        sources = np.empty(len(partners), dtype=np.int64)
+        sources[:] = lefts
         stats = np.ascontiguousarray(stats)
-        return self._pairs(stats, np.full(len(partners), left), stats, partners)
+        return self._pairs(stats, sources, stats, partners)
 
 
 def summarise_block(block: Block, start: int, family: Family, origin: FloatArray) -> FloatArray:

@@ -42,9 +42,9 @@ class PairScorer:
         self.family = family
         self.stats = stats.copy()
 
-    def exact(self, k: int, others: Indices) -> Floats:
-        """Return log f(k ∪ s) for each s of `others`, by the formula that decides."""
-        return self.family.log_marginal_pairs(self.stats, k, others)
+    def exact(self, lefts: int | Indices, rights: Indices) -> Floats:
+        """Return log f of pairs of groups, by the formula that decides."""
+        return self.family.log_marginal_pairs(self.stats, lefts, rights)
 
     def row(self, k: int, others: Indices) -> tuple[Floats, float]:
         """Return log f(k ∪ s) for each s of `others`, and how wrong they may be."""

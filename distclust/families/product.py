@@ -143,15 +143,19 @@ class Product(Family):
             total += family.log_marginal(self._share(stats, k))
         return total
 
-    def log_marginal_pairs(self, stats: FloatArray, left: int, rights: npt.ArrayLike) -> FloatArray:
-        """Return log f of the group `left` joined with each of `rights`, shape (m,)."""
+    def log_marginal_pairs(
+        self, stats: FloatArray, lefts: npt.ArrayLike, rights: npt.ArrayLike
+    ) -> FloatArray:
+        """Return log f of groups `lefts` (one, or m of them) joined with m `rights`."""
         partners = np.asarray(rights, dtype=np.int64)
+        # Only the rows asked for are copied: those of the left first, then their partners.
+        sources = np.atleast_1d(np.asarray(lefts, dtype=np.int64))
+        rows = stats[np.concatenate([sources, partners])]
+        where = np.arange(len(sources)) if len(sources) > 1 else 0
+        following = np.arange(len(sources), len(rows))
         total = np.zeros(len(partners))
-        # Only the rows asked for are copied: the left one first, then its partners.
-        rows = stats[np.concatenate([[left], partners])]
-        following = np.arange(1, len(rows))
         for k, (family, _) in enumerate(self.parts):
-            total += family.log_marginal_pairs(self._share(rows, k), 0, following)
+            total += family.log_marginal_pairs(self._share(rows, k), where, following)
         return total
 
     def log_predictive(self, block: Block, stats: FloatArray) -> FloatArray:

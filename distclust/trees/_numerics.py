@@ -25,6 +25,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 SLOT = np.dtype(
     [
         ("best", "f8"),  # key of the best pair that contains T, or an upper bound of it
+        ("odds", "f8"),  # its log odds, which decide between equal keys
         ("value", "f8"),  # log Z_T for Dirichlet process mixing, else log p(leaves(T) | T)
         ("parts", "f8"),  # sum of the children's values
         ("log_d", "f8"),  # log d_T, the normaliser of the Dirichlet process mixing
@@ -41,15 +42,13 @@ SLOT = np.dtype(
 
 
 class Rule(NamedTuple):
-    """The model as plain values: which mixing, which ranking, which operations."""
+    """The model as two arrays, which compiled functions take quickly."""
 
-    is_dp: int
-    by_odds: int
-    many_children: int  # absorb and collapse are allowed
-    log_concentration: float
-    log_gamma: Floats  # log Γ(0), log Γ(1), ... as far as it is worth it
-    log_pi: Floats  # log π for c children
-    log_not_pi: Floats  # log(1 − π) for c children
+    settings: Floats  # is_dp, by_odds, many_children (absorb, collapse), log concentration
+    tables: Floats  # Dirichlet process: log Γ(n) in row 0; else log π, log(1 − π) by children
+
+
+IS_DP, BY_ODDS, MANY_CHILDREN, LOG_CONCENTRATION = 0, 1, 2, 3
 
 
 @compiled
@@ -64,9 +63,9 @@ def log_add(a: float, b: float) -> float:
 @compiled
 def log_block_prior(n: int, rule: Rule) -> float:
     """log(α Γ(n)): the prior weight of one block of n rows."""
-    if n < rule.log_gamma.shape[0]:
-        return rule.log_concentration + rule.log_gamma[n]
-    return rule.log_concentration + math.lgamma(float(n))
+    if n < rule.tables.shape[1]:
+        return rule.settings[LOG_CONCENTRATION] + rule.tables[0, n]
+    return rule.settings[LOG_CONCENTRATION] + math.lgamma(float(n))
 
 
 @compiled
@@ -117,60 +116,89 @@ def is_allowed(older: Any, younger: Any, operation: int) -> bool:
 
 
 @compiled
-def operation_key(
-    older: Any, younger: Any, operation: int, log_f: float, log_prior: float, rule: Rule
-) -> float:
-    """Log odds of the merge, or the log likelihood ratio of BRT eq. 1.23."""
-    count, product, product_d = children_after(older, younger, operation)
-    if rule.is_dp == 1:
-        single, rest = log_prior + log_f, product
-    else:
-        single, rest = rule.log_pi[count] + log_f, rule.log_not_pi[count] + product
-    if rule.by_odds == 1:
-        return single - rest
-    ratio = log_add(single, rest) - (older["value"] + younger["value"])
-    if rule.is_dp == 1:
-        ratio += (older["log_d"] + younger["log_d"]) - log_add(log_prior, product_d)
-    return ratio
+def softplus(x: float) -> float:
+    """log(1 + exp(x))."""
+    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
 
 
 @compiled
-def pair_key(slots: Records, i: int, j: int, log_f: float, rule: Rule) -> tuple[float, int]:
+def freed(older: Any, younger: Any, operation: int) -> tuple[float, float]:
+    """What dissolving roots adds to the children's sums beyond those of a join."""
+    value, log_d = 0.0, 0.0
+    if operation == ABSORB_OLDER or operation == COLLAPSE:
+        value += older["parts"] - older["value"]
+        log_d += older["parts_d"] - older["log_d"]
+    if operation == ABSORB_YOUNGER or operation == COLLAPSE:
+        value += younger["parts"] - younger["value"]
+        log_d += younger["parts_d"] - younger["log_d"]
+    return value, log_d
+
+
+@compiled
+def operation_key(
+    older: Any, younger: Any, operation: int, log_f: float, log_prior: float, rule: Rule
+) -> tuple[float, float]:
+    """Key and log odds of an operation.
+
+    The key is the log odds, or the log likelihood ratio of BRT eq. 1.23. The ratio of a poor
+    merge tends to log(1 − π) whatever the data; it is written as that floor plus
+    softplus(odds), so that such merges tie exactly instead of in random last digits, and the
+    odds can decide between them.
+    """
+    count, product, product_d = children_after(older, younger, operation)
+    is_dp = rule.settings[IS_DP] == 1.0
+    if is_dp:
+        odds = log_prior + log_f - product
+    else:
+        log_pi, log_not = rule.tables[0, count], rule.tables[1, count]
+        odds = log_pi + log_f - (log_not + product)
+    if rule.settings[BY_ODDS] == 1.0:
+        return odds, odds
+    value, log_d = freed(older, younger, operation)
+    if is_dp:
+        return value - log_d - softplus(log_prior - product_d) + softplus(odds), odds
+    return log_not + value + softplus(odds), odds
+
+
+@compiled
+def pair_key(slots: Records, i: int, j: int, log_f: float, rule: Rule) -> tuple[float, float, int]:
     """Best operation on two subtrees whose union has log marginal `log_f`.
 
-    Returns (key, operation). Ties between operations go to the first of join, absorb into
-    the older node, absorb into the younger one, collapse.
+    Returns (key, log odds, operation). Ties between operations go to the first of join,
+    absorb into the older node, absorb into the younger one, collapse.
     """
     if slots[i]["id"] > slots[j]["id"]:
         i, j = j, i
     older, younger = slots[i], slots[j]
     log_prior = 0.0
-    if rule.is_dp == 1:
+    if rule.settings[IS_DP] == 1.0:
         log_prior = log_block_prior(older["n_rows"] + younger["n_rows"], rule)
-    best = operation_key(older, younger, JOIN, log_f, log_prior, rule)
+    best, best_odds = operation_key(older, younger, JOIN, log_f, log_prior, rule)
     best_operation = JOIN
-    if rule.many_children == 1:
+    if rule.settings[MANY_CHILDREN] == 1.0:
         for operation in range(ABSORB_OLDER, COLLAPSE + 1):
             if is_allowed(older, younger, operation):
-                key = operation_key(older, younger, operation, log_f, log_prior, rule)
+                key, odds = operation_key(older, younger, operation, log_f, log_prior, rule)
                 if key > best:
-                    best, best_operation = key, operation
-    return best, best_operation
+                    best, best_odds, best_operation = key, odds, operation
+    return best, best_odds, best_operation
 
 
 @compiled
 def next_merge(slots: Records, active: Ints) -> tuple[int, int]:
     """Slots (older, younger) of the best pair, or (unsettled slot, −1) to be looked at first.
 
-    The row with the largest maximum decides; an unsettled one comes first among equals. Among
-    settled rows ties go to the pair with the smallest (older id, younger id).
+    The row with the largest (key, log odds) decides; an unsettled one comes first among
+    equals. Among settled rows ties go to the pair with the smallest (older id, younger id).
     """
-    highest = -math.inf
+    highest, odds = -math.inf, -math.inf
     for s in active:
-        highest = max(highest, slots[s]["best"])
+        key = slots[s]["best"]
+        if key > highest or (key == highest and slots[s]["odds"] > odds):
+            highest, odds = key, slots[s]["odds"]
     first, second = -1, -1
     for s in active:
-        if slots[s]["best"] != highest:
+        if slots[s]["best"] != highest or slots[s]["odds"] != odds:
             continue
         if slots[s]["settled"] == 0:
             return s, -1
@@ -227,12 +255,13 @@ def merge_slots(
     older["id"] = new_id
     older["n_rows"] += younger["n_rows"]
     older["arity"], older["parts"], older["parts_d"] = count, product, product_d
-    if rule.is_dp == 1:
+    if rule.settings[IS_DP] == 1.0:
         log_prior = log_block_prior(older["n_rows"], rule)
         older["value"] = log_add(log_prior + log_f, product)
         older["log_d"] = log_add(log_prior, product_d)
     else:
-        older["value"] = log_add(rule.log_pi[count] + log_f, rule.log_not_pi[count] + product)
+        log_pi, log_not = rule.tables[0, count], rule.tables[1, count]
+        older["value"] = log_add(log_pi + log_f, log_not + product)
 
 
 @compiled
@@ -241,7 +270,8 @@ def row_keys(
 ) -> float:
     """Fill `keys` with the key of slot k against each of `others`; return the largest."""
     highest = -math.inf
-    if rule.is_dp == 1 and rule.by_odds == 1 and rule.many_children == 0:
+    settings = rule.settings
+    if settings[IS_DP] == 1.0 and settings[BY_ODDS] == 1.0 and settings[MANY_CHILDREN] == 0.0:
         # BHC, the common case: o = log αΓ(n) + log f − log Z_i − log Z_j and nothing else.
         n_rows, value = slots[k]["n_rows"], slots[k]["value"]
         for position in range(others.shape[0]):
@@ -252,7 +282,7 @@ def row_keys(
             highest = max(highest, key)
         return highest
     for position in range(others.shape[0]):
-        key, _ = pair_key(slots, k, others[position], log_f[position], rule)
+        key, _, _ = pair_key(slots, k, others[position], log_f[position], rule)
         keys[position] = key
         highest = max(highest, key)
     return highest
@@ -301,30 +331,105 @@ def introduce(
 
 @compiled
 def settle(
-    slots: Records, k: int, candidates: Ints, log_f: Floats, offer: bool, rule: Rule
+    slots: Records, k: int, candidates: Ints, log_f: Floats, place: Ints, offer: bool, rule: Rule
 ) -> None:
     """Decide row maxima from exactly evaluated candidates.
 
-    Slot k gets the largest key, the smallest node id on ties. With `offer` every candidate's
-    own row is offered the new partner k too: k has the largest id, so on a tie a row keeps
-    the partner it has, and a row that holds only an upper bound stays unsettled, because
-    another old partner may tie.
+    Slot k gets the largest (key, log odds), the smallest node id on ties; `log_f[place[p]]`
+    belongs to candidate p. With `offer` every candidate's own row is offered the new partner
+    k too: k has the largest id, so on a tie a row keeps the partner it has, and a row that
+    holds only an upper bound stays unsettled, because another old partner may tie.
     """
-    row = slots[k]
-    row["best"] = -math.inf
-    partner_id = -1
+    slots[k]["best"] = -math.inf
+    slots[k]["odds"] = -math.inf
+    slots[k]["partner"] = -1
     for position in range(candidates.shape[0]):
-        s = candidates[position]
-        other = slots[s]
-        key, operation = pair_key(slots, k, s, log_f[position], rule)
-        if key > row["best"] or (key == row["best"] and other["id"] < partner_id):
-            row["best"], row["best_log_f"] = key, log_f[position]
-            row["partner"], row["operation"] = s, operation
-            partner_id = other["id"]
-        if offer and key > other["best"]:
-            other["best"], other["best_log_f"] = key, log_f[position]
-            other["partner"], other["operation"], other["settled"] = k, operation, 1
-    row["settled"] = 1
+        s, value = candidates[position], log_f[place[position]]
+        key, odds, operation = pair_key(slots, k, s, value, rule)
+        improve(slots, k, s, key, odds, operation, value, True)
+        if offer:
+            improve(slots, s, k, key, odds, operation, value, False)
+    slots[k]["settled"] = 1
+
+
+@compiled
+def improve(
+    slots: Records,
+    k: int,
+    s: int,
+    key: float,
+    odds: float,
+    operation: int,
+    log_f: float,
+    smaller_id_wins: bool,
+) -> None:
+    """Make s the best partner of row k if it is better than the present one."""
+    row = slots[k]
+    if key < row["best"] or (key == row["best"] and odds < row["odds"]):
+        return
+    if key == row["best"] and odds == row["odds"]:
+        if not smaller_id_wins:
+            return
+        if row["partner"] >= 0 and slots[row["partner"]]["id"] < slots[s]["id"]:
+            return
+    row["best"], row["odds"], row["best_log_f"] = key, odds, log_f
+    row["partner"], row["operation"], row["settled"] = s, operation, 1
+
+
+@compiled
+def count_first_candidates(
+    slots: Records, start: int, tile: Floats, error: float, rule: Rule, lowest: Floats
+) -> int:
+    """First pair stage: turn a tile of log marginals into keys, in place.
+
+    Row r of the tile is leaf start + r. `lowest[r]` receives the key above which a partner may
+    be the best one. Returns how many there are.
+    """
+    everyone = np.arange(tile.shape[1])
+    count = 0
+    for r in range(tile.shape[0]):
+        keys = tile[r]
+        row_keys(slots, start + r, everyone, keys, rule, keys)
+        keys[start + r] = -math.inf  # a leaf is not its own partner
+        lowest[r] = keys.max() - 2.0 * error
+        for j in range(keys.shape[0]):
+            if keys[j] >= lowest[r]:
+                count += 1
+    return count
+
+
+@compiled
+def list_first_candidates(
+    start: int, keys: Floats, lowest: Floats, stats: Floats, lefts: Ints, rights: Ints
+) -> int:
+    """List the candidate pairs of a tile, equal partners once; returns how many.
+
+    Partners with equal statistics have equal keys and the one with the smallest id wins, so
+    the later ones need no evaluation. A candidate is compared with the first and the previous
+    one listed for its row, which makes a block of duplicates cheap.
+    """
+    count = 0
+    for r in range(keys.shape[0]):
+        first = count
+        for j in range(keys.shape[1]):
+            if keys[r, j] < lowest[r] or keys[r, j] == -math.inf:
+                continue
+            if count > first and (
+                same_row(stats, j, rights[first]) or same_row(stats, j, rights[count - 1])
+            ):
+                continue
+            lefts[count], rights[count] = start + r, j
+            count += 1
+    return count
+
+
+@compiled
+def settle_first(slots: Records, lefts: Ints, rights: Ints, log_f: Floats, rule: Rule) -> None:
+    """Decide the row maxima of leaves from exactly evaluated candidate pairs."""
+    for position in range(lefts.shape[0]):
+        k, s, value = lefts[position], rights[position], log_f[position]
+        key, odds, operation = pair_key(slots, k, s, value, rule)
+        improve(slots, k, s, key, odds, operation, value, True)
 
 
 @compiled
@@ -354,22 +459,30 @@ def cached_keys(
 
 
 @compiled
-def equal_to_neighbour(stats: Floats, slots: Ints, same: Ints) -> None:
-    """For each slot: the position of an earlier slot with the same statistics, or its own.
+def same_row(stats: Floats, i: int, j: int) -> bool:
+    """Whether two groups have the same statistics."""
+    for d in range(stats.shape[1]):
+        if stats[i, d] != stats[j, d]:
+            return False
+    return True
 
-    Only the first slot and the one just before are compared: enough to make a block of
-    duplicates cheap, and linear.
+
+@compiled
+def list_distinct(stats: Floats, slots: Ints, distinct: Ints, place: Ints) -> int:
+    """List slots with different statistics; returns how many.
+
+    `place[p]` says where in `distinct` the equal of `slots[p]` stands. Only the first and the
+    previous distinct slot are compared: enough to make a block of duplicates cheap.
     """
-    n_statistics = stats.shape[1]
+    count = 0
     for position in range(slots.shape[0]):
-        same[position] = position
-        for earlier in (0, same[position - 1] if position > 0 else 0):
-            a, b = slots[position], slots[earlier]
-            equal = True
-            for d in range(n_statistics):
-                if stats[a, d] != stats[b, d]:
-                    equal = False
-                    break
-            if equal:
-                same[position] = same[earlier]
-                break
+        s = slots[position]
+        if count > 0 and same_row(stats, s, distinct[count - 1]):
+            place[position] = count - 1
+        elif count > 0 and same_row(stats, s, distinct[0]):
+            place[position] = 0
+        else:
+            distinct[count] = s
+            place[position] = count
+            count += 1
+    return count

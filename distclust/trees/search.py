@@ -9,7 +9,8 @@ makes looking again a scan instead of a recomputation.
 Keys are ranked with the fast answer of a :class:`~distclust.families.pair_scorer.PairScorer` and
 decided with the family's own formula wherever the stated error leaves a doubt; so the tree is
 the same with and without the key matrix, for any number of threads and any BLAS, and equal
-to the tree of a naive search over all pairs, ties included.
+to the tree of a naive search over all pairs, ties included. Equal keys are ordered by their
+log odds, then by node ids.
 
 Rejected: the nearest-neighbour chain (reducibility fails for these keys), a heap of all pairs
 (n² log n and n² memory), merging all reciprocal pairs at once (an approximation).
@@ -39,7 +40,6 @@ Criterion = Literal["posterior_odds", "likelihood_ratio"]
 
 _LEAF_TILE = 128  # rows of the first pair stage that are computed together
 _LOG_GAMMA_ENTRIES = 2**20
-_MANY_CANDIDATES = 16
 _FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
 
 
@@ -125,11 +125,15 @@ class _Search:
         self._others = np.empty(n, np.int64)
         self._row_keys = np.empty(n)
         self._chosen = np.empty(n, np.int64)
+        self._distinct = np.empty(n, np.int64)
+        self._place = np.empty(n, np.int64)
+        self._everyone = np.arange(n)
 
     def _fill_leaves(self, stats: Floats) -> None:
         slots = self.slots
         slots["id"] = np.arange(self.n_leaves)
         slots["partner"] = -1
+        slots["best"] = slots["odds"] = -math.inf
         slots["n_rows"] = stats[:, 0].astype(np.int64)
         slots["value"] = self.leaf_log_f
         if isinstance(self.plan.mixing, DirichletProcess):
@@ -162,21 +166,19 @@ class _Search:
 
     def _first_rows(self, start: int) -> None:
         stop = min(start + _LEAF_TILE, self.n_leaves)
-        log_f, error = self.scorer.leaf_rows(start, stop)
+        tile, error = self.scorer.leaf_rows(start, stop)
         self.key_error = max(self.key_error, error)
-        everyone = np.arange(self.n_leaves, dtype=np.int64)
-        row_keys = np.empty(self.n_leaves)
-        chosen = np.empty(self.n_leaves, np.int64)
-        for k in range(start, stop):
-            log_f[k - start, k] = -math.inf  # a leaf is not its own partner
-            highest = numerics.row_keys(
-                self.slots, k, everyone, log_f[k - start], self.rule, row_keys
-            )
-            if len(self.keys):
-                self.keys[k] = row_keys
-            count = numerics.near_row_maximum(row_keys, highest - 2.0 * error, chosen)
-            candidates = chosen[:count].copy()
-            self._settle(k, candidates, log_f[k - start, candidates], error, offer=False)
+        lowest = np.empty(stop - start)
+        count = numerics.count_first_candidates(self.slots, start, tile, error, self.rule, lowest)
+        if len(self.keys):
+            self.keys[start:stop] = tile
+        lefts, rights = np.empty(count, np.int64), np.empty(count, np.int64)
+        count = numerics.list_first_candidates(
+            start, tile, lowest, self.scorer.stats, lefts, rights
+        )
+        lefts, rights = lefts[:count], rights[:count]
+        log_f = self.scorer.exact(lefts, rights)
+        numerics.settle_first(self.slots, lefts, rights, log_f, self.rule)
 
     # -- one merge ---------------------------------------------------------------------------
 
@@ -227,37 +229,22 @@ class _Search:
         self, k: int, candidates: Indices, log_f: Floats, error: float, *, offer: bool
     ) -> None:
         """Let the exact log marginals of the candidates decide."""
+        place = self._everyone[: len(candidates)]
         if error > 0.0:
-            log_f = self._exact(k, candidates)
-        numerics.settle(self.slots, k, candidates, log_f, offer, self.rule)
-
-    def _exact(self, k: int, candidates: Indices) -> Floats:
-        if len(candidates) < _MANY_CANDIDATES:
-            return self.scorer.exact(k, candidates)
-        # Many near-ties are nearly always duplicates: evaluate each distinct group once.
-        same = np.empty(len(candidates), np.int64)
-        numerics.equal_to_neighbour(self.scorer.stats, candidates, same)
-        distinct, place = np.unique(same, return_inverse=True)
-        values: Floats = self.scorer.exact(k, candidates[distinct])[place]
-        return values
+            place = self._place[: len(candidates)]
+            count = numerics.list_distinct(self.scorer.stats, candidates, self._distinct, place)
+            log_f = self.scorer.exact(k, self._distinct[:count])
+        numerics.settle(self.slots, k, candidates, log_f, place, offer, self.rule)
 
 
 def _rule(plan: SearchPlan, n_total: int, n_leaves: int) -> numerics.Rule:
     mixing = plan.mixing
-    entries = min(n_total + 1, _LOG_GAMMA_ENTRIES)
-    log_gamma = np.array([0.0, *(math.lgamma(n) for n in range(1, entries))])
+    is_dp = isinstance(mixing, DirichletProcess)
+    settings = np.array([is_dp, plan.criterion == "posterior_odds", plan.many_children, 0.0])
     if isinstance(mixing, DirichletProcess):
-        log_pi = log_not_pi = np.zeros(1)
-        log_concentration = math.log(mixing.concentration)
+        settings[numerics.LOG_CONCENTRATION] = math.log(mixing.concentration)
+        entries = min(n_total + 1, _LOG_GAMMA_ENTRIES)
+        tables = np.array([[0.0, *map(math.lgamma, range(1, entries))]])
     else:
-        log_pi, log_not_pi = mixing.log_prior(np.maximum(np.arange(n_leaves + 1), 2))
-        log_concentration = 0.0
-    return numerics.Rule(
-        int(isinstance(mixing, DirichletProcess)),
-        int(plan.criterion == "posterior_odds"),
-        int(plan.many_children),
-        log_concentration,
-        log_gamma,
-        log_pi,
-        log_not_pi,
-    )
+        tables = np.stack(mixing.log_prior(np.maximum(np.arange(n_leaves + 1), 2)))
+    return numerics.Rule(settings, tables)

@@ -52,11 +52,14 @@ class NaiveSearch:
         split = log_not + sum(self.log_p(child) for child in tree)
         return np.logaddexp(log_pi + self.log_f(rows), split)
 
+    def odds(self, tree):
+        log_pi, log_not = self.log_pi(tree)
+        single = log_pi + self.log_f(leaves_of(tree))
+        return single - log_not - sum(self.log_p(child) for child in tree)
+
     def key(self, tree, i, j):
         if self.criterion == "posterior_odds":
-            log_pi, log_not = self.log_pi(tree)
-            single = log_pi + self.log_f(leaves_of(tree))
-            return single - log_not - sum(self.log_p(child) for child in tree)
+            return self.odds(tree)
         return self.log_p(tree) - self.log_p(i) - self.log_p(j)
 
     def candidates(self, i, j):
@@ -78,10 +81,16 @@ class NaiveSearch:
             best = None
             for i, j in itertools.combinations(active, 2):
                 for tree in self.candidates(i, j):
-                    key = self.key(tree, i, j)
-                    if best is None or key > best[0] + 1e-11:
-                        best = key, tree, i, j
-            key, tree, i, j = best
+                    key, odds = self.key(tree, i, j), self.odds(tree)
+                    other_pair = best is None or best[3:] != (i, j)
+                    if (
+                        best is None
+                        or key > best[0] + 1e-11
+                        # Poor merges tie at log(1 − π): the odds decide between pairs.
+                        or (other_pair and abs(key - best[0]) < 1e-11 and odds > best[1] + 1e-9)
+                    ):
+                        best = key, odds, tree, i, j
+            key, _, tree, i, j = best
             keys.append(key)
             active = [t for t in active if t not in (i, j)] + [tree]
         return active[0], keys

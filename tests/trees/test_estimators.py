@@ -79,9 +79,7 @@ def test_bhc__golden_constant_rows(n, bound, evidence):
 
 def test_rose__golden_run():
     model = BayesianRoseTree("brt", 0.5, family=UNIFORM).fit(GOLDEN)
-    assert as_nested(model.tree_.structure) == frozenset(
-        [frozenset([0, 1]), frozenset([2, 3, 4])]
-    )
+    assert as_nested(model.tree_.structure) == frozenset([frozenset([0, 1]), frozenset([2, 3, 4])])
     assert model.log_evidence_ == pytest.approx(-19.119152161674, abs=1e-9)
     binary_tree = BayesianRoseTree("bhc-gamma", 0.5, family=UNIFORM).fit(GOLDEN)
     assert binary_tree.log_evidence_ == pytest.approx(-19.332081880174, abs=1e-9)

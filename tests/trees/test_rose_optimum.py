@@ -125,8 +125,9 @@ def test_operation_key__equals_recomputation_for_all_four_operations(mixing, nam
     if name == "dp":
         log_prior = numerics.log_block_prior(6, search.rule)
     for operation, tree in enumerate(oracle.candidates(older, younger)):
-        key = numerics.operation_key(
+        key, odds = numerics.operation_key(
             search.slots[0], search.slots[3], operation, log_f(list(range(6))), log_prior,
             search.rule,
         )  # fmt: skip
         assert key == pytest.approx(oracle.key(tree, older, younger), rel=1e-9), operation
+        assert odds == pytest.approx(oracle.odds(tree), rel=1e-9), operation
