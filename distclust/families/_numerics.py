@@ -173,7 +173,7 @@ def _bernoulli_ones(
         ones = stats[i, 1 + d] + other[j, 1 + d]
         if ones > 0.0:
             total += (math.lgamma(alpha[d] + ones) - log_gamma_alpha[d]) + (
-                math.lgamma(beta[d] + n - ones) - log_gamma_zeros[d]
+                math.lgamma(beta[d] + (n - ones)) - log_gamma_zeros[d]
             )
     return total
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.compiled import compiled
+from distclust.families._numerics import bernoulli_base
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -147,6 +148,42 @@ def bernoulli_row(
                 total = rows_part(n, prior, totals, multiplicity)
             total += bernoulli_union(counts[k], counts[s], n, alpha, beta, ones, zeros)
         out[position] = total
+
+
+@compiled
+def bernoulli_exact(
+    lefts: Ints,
+    rights: Ints,
+    n_rows: Ints,
+    counts: Counts,
+    alpha: Floats,
+    beta: Floats,
+    ones: Floats,
+    zeros: Floats,
+    log_gamma_alpha: Floats,
+    log_gamma_beta: Floats,
+    log_gamma_total: Floats,
+    bases: Floats,
+    out: Floats,
+) -> None:
+    """log f of pairs, the very sums of the family's own formula with log Γ from tables.
+
+    `bases[n]` keeps the part that depends on the number of rows only, NaN until it is needed.
+    """
+    scratch = np.empty(alpha.shape[0])
+    for pair in range(out.shape[0]):
+        i, j = lefts[pair], rights[pair]
+        n = n_rows[i] + n_rows[j]
+        if math.isnan(bases[n]):
+            bases[n] = bernoulli_base(
+                float(n), alpha, beta, log_gamma_beta, log_gamma_total, scratch
+            )
+        total = bases[n]
+        for d in range(alpha.shape[0]):
+            c = counts[i, d] + counts[j, d]
+            if c > 0:
+                total += (ones[d, c] - log_gamma_alpha[d]) + (zeros[d, n - c] - zeros[d, n])
+        out[pair] = total
 
 
 @compiled

@@ -256,6 +256,15 @@ class Family(ABC):
         logs = [np.log(np.atleast_1d(getattr(self, name))) for name in self.positive]
         return np.concatenate(logs) if logs else np.zeros(0)
 
+    @property
+    def parameter_reach(self) -> FloatArray:
+        """How far learning may move each of `parameters` from its start, shape (h,).
+
+        Pseudo-counts a hundred thousand times larger or smaller change nothing any more but
+        the rounding errors of log f, which an optimiser would climb.
+        """
+        return np.full(len(self.parameters), LOG_REACH)
+
     def with_parameters(self, vector: FloatArray) -> Self:
         """Return the family with hyperparameters from an unconstrained vector (h,)."""
         changes: dict[str, Any] = {}
@@ -375,6 +384,7 @@ class Family(ABC):
                 self._assign(name, np.full(self.n_features, value))
 
 
+LOG_REACH = 12.0
 _MISSING_REMEDY = "Bernoulli, Categorical, DiagonalGaussian or Poisson"
 
 

@@ -235,6 +235,13 @@ class DiagonalGaussian(CompiledFamily):
         """Means, then logarithms of strengths, shapes and rates; h = 4 D."""
         return np.concatenate([self.mean, super().parameters])
 
+    @property
+    def parameter_reach(self) -> FloatArray:
+        """Means may go anywhere."""
+        reach = super().parameter_reach
+        reach[: self.n_features] = np.inf
+        return reach
+
     def with_parameters(self, vector: FloatArray) -> Self:
         """Return the family with hyperparameters from such a vector; same shift."""
         mean = np.array(vector[: self.n_features])

@@ -41,7 +41,7 @@ from distclust.families._students import (
     check_scale,
     student_information,
 )
-from distclust.families.base import CompiledFamily, RowFunctions
+from distclust.families.base import LOG_REACH, CompiledFamily, RowFunctions
 from distclust.families.columns import Column, Profile
 from distclust.families.registry import register_family
 from distclust.validation import check_real
@@ -253,6 +253,13 @@ class Gaussian(CompiledFamily):
         np.fill_diagonal(factor, np.log(np.diagonal(factor)))
         excess = self._v - self.n_features + 1.0
         return np.concatenate([self.mean, np.log([self.strength, excess]), factor[self._lower]])
+
+    @property
+    def parameter_reach(self) -> FloatArray:
+        """Means and entries below the diagonal of the factor may go anywhere."""
+        rows, columns = self._lower
+        factor = np.where(rows == columns, LOG_REACH, np.inf)
+        return np.concatenate([np.full(self.n_features, np.inf), [LOG_REACH] * 2, factor])
 
     def with_parameters(self, vector: FloatArray) -> Self:
         """Return the family with hyperparameters from such a vector; same shift."""

@@ -16,6 +16,7 @@ from distclust.families.pair_scorer import ROUNDING, Floats, Indices, PairScorer
 
 _TABLE_BYTES = 128 * 2**20
 _USEFUL = 0.1  # a larger error would leave too many candidates to settle
+_SMALL_ROW = 512  # entries of the scatter matrices of a row that is as quick exactly
 _FEW = 32  # below so many partners a table of 256 entries a byte does not pay
 
 
@@ -30,6 +31,9 @@ class BernoulliPairs(PairScorer):
         self._log_f = family.log_marginal(stats)
         n_columns, n_total = self._counts.shape[1], int(self._n_rows.sum())
         width = min(n_total + 1, max(2, _TABLE_BYTES // (16 * n_columns)))
+        self._is_tabled = width == n_total + 1
+        self._bases = np.full(width, np.nan)
+        self._log_gammas = family._log_gammas
         self._ones = numerics.log_gamma_tables(self._alpha, width)
         self._zeros = numerics.log_gamma_tables(self._beta, width)
         both = self._alpha + self._beta
@@ -49,6 +53,19 @@ class BernoulliPairs(PairScorer):
         # Two sums of 2 D terms, none larger than `largest`, each rounded at every step.
         self._error = 8.0 * n_columns**2 * largest * ROUNDING
         self._leaf_product = self._prepare_leaf_product() if (self._n_rows == 1).all() else None
+
+    def exact(self, lefts: int | Indices, rights: Indices) -> Floats:
+        """See :meth:`PairScorer.exact`."""
+        if not self._is_tabled:
+            return super().exact(lefts, rights)
+        sources = np.empty(len(rights), np.int64)
+        sources[:] = lefts
+        out = np.empty(len(rights))
+        numerics.bernoulli_exact(
+            sources, rights, self._n_rows, self._counts, self._alpha, self._beta, self._ones,
+            self._zeros, *self._log_gammas, self._bases, out,
+        )  # fmt: skip
+        return out
 
     def row(self, k: int, others: Indices) -> tuple[Floats, float]:
         """See :meth:`PairScorer.row`."""
@@ -117,7 +134,7 @@ class GaussianPairs(PairScorer):
 
     def row(self, k: int, others: Indices) -> tuple[Floats, float]:
         """See :meth:`PairScorer.row`."""
-        if len(others) < _FEW:
+        if len(others) * (self.family.n_features + 2) ** 2 < _SMALL_ROW:
             return super().row(k, others)
         out = np.empty(len(others))
         error = numerics.gaussian_leaf_row(

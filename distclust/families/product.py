@@ -206,6 +206,11 @@ class Product(Family):
         """The parts' parameters, one after another."""
         return np.concatenate([family.parameters for family, _ in self.parts])
 
+    @property
+    def parameter_reach(self) -> FloatArray:
+        """The parts' reaches, one after another."""
+        return np.concatenate([family.parameter_reach for family, _ in self.parts])
+
     def with_parameters(self, vector: FloatArray) -> Self:
         """Return the product with the parts' parameters from one vector."""
         parts, start = [], 0

@@ -40,6 +40,8 @@ SLOT = np.dtype(
     ]
 )
 
+MERGE = np.dtype([("older", "i8"), ("younger", "i8"), ("operation", "i8"), ("log_f", "f8")])
+
 
 class Rule(NamedTuple):
     """The model as two arrays, which compiled functions take quickly."""
@@ -219,17 +221,28 @@ def is_before(slots: Records, older: int, younger: int, first: int, second: int)
 
 @compiled
 def apply_merge(
-    slots: Records, active: Ints, i: int, j: int, new_id: int, rule: Rule, others: Ints
-) -> tuple[int, int, float]:
+    slots: Records,
+    active: Ints,
+    i: int,
+    j: int,
+    rule: Rule,
+    others: Ints,
+    history: Records,
+    merge: int,
+) -> tuple[int, float]:
     """Merge slot j into slot i by the operation that row i or j settled on.
 
     `active` loses slot j (its last entry moves there), `others` receives the active slots
     beside i, and rows whose partner was i or j keep their maximum as an upper bound only.
-    Returns (number of others, operation, log marginal of the union).
+    Entry `merge` of the history is written. Returns (number of others, log marginal of the
+    union).
     """
     chosen = slots[i] if slots[i]["partner"] == j and slots[i]["settled"] == 1 else slots[j]
     log_f, operation = chosen["best_log_f"], chosen["operation"]
-    merge_slots(slots, i, j, log_f, operation, new_id, rule)
+    history[merge]["older"], history[merge]["younger"] = slots[i]["id"], slots[j]["id"]
+    history[merge]["operation"], history[merge]["log_f"] = operation, log_f
+    n_leaves = history.shape[0] + 1
+    merge_slots(slots, i, j, log_f, operation, n_leaves + merge, rule)
     last = active.shape[0] - 1
     count = 0
     for position in range(last):
@@ -242,7 +255,7 @@ def apply_merge(
         count += 1
         if slots[s]["partner"] == i or slots[s]["partner"] == j:
             slots[s]["settled"] = 0
-    return count, operation, log_f
+    return count, log_f
 
 
 @compiled

@@ -23,7 +23,7 @@ import scipy.special
 
 from distclust import events
 from distclust.errors import InputError
-from distclust.families.base import Family
+from distclust.families.base import LOG_REACH, Family
 from distclust.seeding import generator
 from distclust.trees.evaluate import (
     DirichletProcess,
@@ -37,6 +37,7 @@ from distclust.trees.search import SearchPlan, greedy_search
 from distclust.trees.structure import Structure
 
 Floats = npt.NDArray[np.float64]
+Limits = tuple[Floats, Floats]
 
 _NEGLIGIBLE = 1e-12  # nodes that are a block less often do not move the gradient
 _GRADIENT_ROWS = 1024
@@ -95,12 +96,13 @@ def fit_tree(
     best = _best_scale(family, stats, search)
     if not learning.optimise or len(stats) < 2:
         return best
-    best = _climb(best, stats, search, learning)
+    limits = _limits(best)
+    best = _climb(best, stats, search, learning, limits)
     random = generator(learning.seed, "restarts")
     for restart in range(learning.n_restarts):
         events.emit("restarts", restart, learning.n_restarts, objective=best.objective)
-        start = _perturbed(best, stats, search, random)
-        other = _climb(start, stats, search, learning)
+        start = _perturbed(best, stats, search, random, limits)
+        other = _climb(start, stats, search, learning, limits)
         if other.objective > best.objective:
             best = dataclasses.replace(other, path=(*best.path, other.objective))
     return best
@@ -134,14 +136,18 @@ def _objective(structure: Structure, n_rows: Floats, log_marginal: Floats, mixin
 
 
 def _climb(
-    start: FittedTree, stats: Floats, search: SearchPlan, learning: LearningPlan
+    start: FittedTree,
+    stats: Floats,
+    search: SearchPlan,
+    learning: LearningPlan,
+    limits: Limits,
 ) -> FittedTree:
     """Alternate gradient steps on a fixed tree with rebuilt trees."""
     best = start
     enough = learning.tolerance * float(stats[:, 0].sum())
     for rebuild in range(learning.max_rebuilds):
         before = best.objective
-        best = _ascend(best, stats)
+        best = _ascend(best, stats, limits)
         plan = dataclasses.replace(search, mixing=best.mixing)
         rebuilt = _search(best.family, stats, plan)
         if rebuilt.objective > best.objective:
@@ -152,18 +158,34 @@ def _climb(
     return best
 
 
-def _ascend(fitted: FittedTree, stats: Floats) -> FittedTree:
+def _limits(fitted: FittedTree) -> Limits:
+    """Range of the vector of :class:`_Hill` in which log f keeps its digits."""
+    start = np.concatenate([[_free(fitted.mixing)], fitted.family.parameters])
+    reach = np.concatenate([[LOG_REACH], fitted.family.parameter_reach])
+    return start - reach, start + reach
+
+
+def _ascend(fitted: FittedTree, stats: Floats, limits: Limits) -> FittedTree:
     """Climb the objective of a fixed tree; the same tree if that gains nothing."""
     hill = _Hill(fitted.structure, fitted.structure.sum_up(stats), fitted.family, fitted.mixing)
     with np.errstate(over="ignore", invalid="ignore"):
         result = scipy.optimize.minimize(
-            hill.descent, hill.start, jac=True, method="L-BFGS-B", options={"maxiter": 200}
+            hill.descent,
+            np.clip(hill.start, *limits),
+            jac=True,
+            method="L-BFGS-B",
+            bounds=scipy.optimize.Bounds(*limits),
+            options={"maxiter": 200},
         )
     return hill.fitted_at(np.asarray(result.x), fitted)
 
 
 def _perturbed(
-    fitted: FittedTree, stats: Floats, search: SearchPlan, random: np.random.Generator
+    fitted: FittedTree,
+    stats: Floats,
+    search: SearchPlan,
+    random: np.random.Generator,
+    limits: Limits,
 ) -> FittedTree:
     """A tree built with hyperparameters near those of `fitted`."""
     hill = _Hill(fitted.structure, fitted.structure.sum_up(stats), fitted.family, fitted.mixing)

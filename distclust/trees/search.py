@@ -118,9 +118,7 @@ class _Search:
         kept = n if plan.keeps_keys(n) else 0
         self.keys = np.empty((kept, kept), np.float32)
         self.key_error = 0.0  # largest error of any log marginal behind a kept key
-        self.merges = np.empty((n - 1, 2), np.int64)
-        self.operations = np.empty(n - 1, np.int64)
-        self.merged_log_f = np.empty(n - 1)
+        self.history = np.empty(n - 1, numerics.MERGE)
         self.n_rescans = 0
         self._others = np.empty(n, np.int64)
         self._row_keys = np.empty(n)
@@ -147,8 +145,10 @@ class _Search:
             for merge in range(n - 1):
                 self._merge(merge)
                 progress.advance(1)
-        structure, kept = Structure.from_operations(self.merges, self.operations)
-        log_marginal = np.concatenate([self.leaf_log_f, self.merged_log_f])
+        history = self.history
+        merges = np.column_stack([history["older"], history["younger"]])
+        structure, kept = Structure.from_operations(merges, history["operation"])
+        log_marginal = np.concatenate([self.leaf_log_f, history["log_f"]])
         return Found(structure, log_marginal[kept], self.n_rescans)
 
     # -- the first pair stage ----------------------------------------------------------------
@@ -188,12 +188,9 @@ class _Search:
         while j < 0:
             self._rescan(i)
             i, j = numerics.next_merge(self.slots, active)
-        self.merges[merge] = self.slots["id"][i], self.slots["id"][j]
-        new_id = self.n_leaves + merge
-        count, operation, log_f = numerics.apply_merge(
-            self.slots, active, i, j, new_id, self.rule, self._others
+        count, log_f = numerics.apply_merge(
+            self.slots, active, i, j, self.rule, self._others, self.history, merge
         )
-        self.operations[merge], self.merged_log_f[merge] = operation, log_f
         self.scorer.combine(i, j, log_f)
         self.n_active -= 1
         if count > 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distclust.families import Bernoulli
 from distclust.trees.evaluate import (
     ConstantMixing,
     DirichletProcess,
@@ -75,3 +76,16 @@ def test_fit_tree__stops_at_its_tolerance():
     long = fit_tree(family, stats, plan, LearningPlan(optimise=True))
     assert short.objective <= long.objective
     assert len(short.path) <= len(long.path)
+
+
+@pytest.mark.parametrize("mixing", MIXINGS, ids=lambda mixing: mixing.name)
+def test_fit_tree__evidence_of_binary_data_stays_a_probability(mixing):
+    # Columns without structure want infinite pseudo-counts, where log f is all rounding.
+    rows = np.random.default_rng(0).integers(0, 2, (40, 12))
+    family = Bernoulli(np.ones(12), np.ones(12))
+    stats = family.accumulate(rows, np.arange(40), 40)
+    plan = SearchPlan(mixing, "likelihood_ratio", True)
+    fitted = fit_tree(family, stats, plan, LearningPlan(optimise=True, n_restarts=2))
+    assert fitted.objective < 0.0
+    hyperparameters = np.exp(fitted.family.parameters)
+    assert hyperparameters.max() < 1e6

@@ -236,6 +236,18 @@ def test_count_scorer__is_used_and_gives_way_when_tables_would_not_fit(problem, 
     assert type(pair_scorer(family, stats)) is PairScorer
 
 
+def test_bernoulli_pairs__tables_have_the_bits_of_the_formula():
+    family, stats = bernoulli_problem(6, 200, 11)
+    scorer = pair_scorer(family, stats)
+    for j in range(1, 60):
+        scorer.combine(0, j, 0.0)
+    others = np.arange(60, 200)
+    for k in (0, 70):
+        np.testing.assert_array_equal(
+            scorer.exact(k, others), family.log_marginal_pairs(scorer.stats, k, others)
+        )
+
+
 def test_bernoulli_pairs__tables_too_small_for_the_counts_change_nothing(monkeypatch):
     family, stats = bernoulli_problem(4, 120, 9)
     stats[:5] *= 50  # leaves that stand for many rows
@@ -244,6 +256,29 @@ def test_bernoulli_pairs__tables_too_small_for_the_counts_change_nothing(monkeyp
     monkeypatch.setattr("distclust.families.pairs._TABLE_BYTES", 16 * 9 * 7)
     found = greedy_search(family, stats, plan)
     np.testing.assert_array_equal(found.structure.child_list, expected.structure.child_list)
+
+
+@pytest.mark.parametrize("many_children", [False, True])
+@pytest.mark.parametrize("mixing", [DirichletProcess(1.0), RoseMixing(0.5), ConstantMixing(0.5)])
+def test_greedy_search__rows_that_all_differ_still_make_a_tree(mixing, many_children):
+    # Every merge is so poor that likelihood ratios reach their floor log(1 − π).
+    rows = np.random.default_rng(0).integers(0, 2, (40, 600))
+    family = Bernoulli(np.full(600, 0.2), np.full(600, 0.2))
+    stats = family.accumulate(rows, np.arange(40), 40)
+    found = greedy_search(family, stats, SearchPlan(mixing, "likelihood_ratio", many_children))
+    assert found.structure.n_leaves == 40
+
+
+def test_greedy_search__poor_merges_are_ordered_by_their_odds():
+    # With constant mixing and joins both criteria rank alike in exact arithmetic.
+    rows = np.random.default_rng(1).integers(0, 2, (40, 600))
+    family = Bernoulli(np.full(600, 0.2), np.full(600, 0.2))
+    stats = family.accumulate(rows, np.arange(40), 40)
+    trees = [
+        greedy_search(family, stats, SearchPlan(ConstantMixing(0.5), criterion)).structure
+        for criterion in ("likelihood_ratio", "posterior_odds")
+    ]
+    np.testing.assert_array_equal(trees[0].child_list, trees[1].child_list)
 
 
 def test_greedy_search__two_leaves_and_one():
