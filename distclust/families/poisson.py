@@ -11,7 +11,6 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 from scipy.special import digamma, gammaln
-from scipy.stats import nbinom
 
 from distclust.families._blocks import Block, FloatArray, IntArray, n_rows_of, product
 from distclust.families._checks import Hyperparameter
@@ -165,6 +164,8 @@ class Poisson(CompiledFamily):
         Sums over the outcomes of the two negative binomials; ranges beyond a few
         thousand outcomes are summed at even steps.
         """
+        from scipy.stats import nbinom  # slow to import, and needed here only
+
         stats = np.stack([stats_a, stats_b])
         size = self.shape + self._counts(stats)
         after = self.rate + self._observed(stats)
