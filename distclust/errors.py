@@ -15,11 +15,13 @@
     ├── ConvergenceWarning               an optimiser stopped before its tolerance
     └── ThreadsWarning                   threads or processes fight over cores
 
-All arguments are positional and go to ``super().__init__``: only such exceptions come
-back whole from a Dask worker.
+All arguments are positional and kept: only such exceptions come back whole from a Dask
+worker.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class DistclustError(Exception):
@@ -36,6 +38,10 @@ class DistclustError(Exception):
 
     def __str__(self) -> str:
         return f"{self.where}: expected {self.expected}, got {self.got}. {self.hint}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OSError and MemoryError have their own ideas of their arguments.
+        return type(self), (self.where, self.expected, self.got, self.hint)
 
 
 class InputError(DistclustError, ValueError):

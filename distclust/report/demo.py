@@ -14,7 +14,7 @@ from distclust.report.page import Placed, place, render
 from distclust.report.pictures import write_picture
 from distclust.report.plan import Plan, plan_fit
 from distclust.report.summary import Summary, summarise
-from distclust.report.terminal import count, percent, print_summary
+from distclust.report.terminal import count, print_summary
 from distclust.store.files import write_text
 
 if TYPE_CHECKING:
@@ -115,6 +115,8 @@ def tell(console: Console, found: Found, written: dict[str, str]) -> None:
 
 
 def _placed_line(row: Placed) -> str:
+    from distclust.trees.draw import percent
+
     line = f"  {row.name:<12} cluster {row.label}  {percent(row.probability):>7}"
     if row.next_probability < SURE:
         return line

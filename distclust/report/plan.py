@@ -86,7 +86,7 @@ def plan_fit(
         memory_bytes=memory_needed(
             n_rows, family.n_statistics, keys if keys <= model.key_budget else 0.0
         ),
-        disk_bytes=FLOAT * n_rows * (family.n_statistics + 8.0),
+        disk_bytes=FLOAT * 2.0 * n_rows * (family.n_statistics + 11),  # of all nodes
         seconds=start_seconds + searches * a_search,
     )
 

@@ -52,6 +52,8 @@ def choice_of_family(summary: Summary) -> str:
 
 def cluster_table(clusters: Sequence[Cluster], *, features: bool = True) -> Table:
     """One line a cluster: size, how sure, what tells it apart, who is in it."""
+    from distclust.trees.draw import percent  # the trees load slowly, and not for every verb
+
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for name in ("cluster", "rows", "one", "apart"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -126,15 +128,6 @@ def _cluster(cluster: Mapping[str, Any]) -> str:
 def count(number: int, noun: str) -> str:
     """``1 row``, ``1,200 rows``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
-
-
-def percent(probability: float) -> str:
-    """A probability to three digits, never 0 or 1: a model is never certain."""
-    if probability < 0.001:
-        return "<0.1 %"
-    if probability > 0.999:
-        return ">99.9 %"
-    return f"{100 * probability:.1f} %"
 
 
 def power_of_ten(log10: float) -> str:

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from rich.tree import Tree as RichTree
 
 # Okabe and Ito's colours, told apart by colour-blind readers; red is kept for splits.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#5E4FA2")
+COLOURS = (
+    *("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#8C6D1F", "#5E4FA2"),
+    *("#7A8B00", "#00868B", "#B06A9E", "#4D6A87", "#A0522D"),
+)
 SPLIT_COLOUR = "#C8102E"
 SINGLE_COLOUR = "#6B7280"
 INK = "#374151"
@@ -148,7 +151,7 @@ def terminal(tree: Tree, max_leaves: int = 16) -> RenderableType:
     view = select(tree, max_leaves)
     title = Text(_title(tree, view), style="bold")
     if tree.n_leaves > 1:
-        title.append(f" · {_percent(float(tree.posterior[-1]))} one cluster", style="not bold")
+        title.append(f" · {percent(float(tree.posterior[-1]))} one cluster", style="not bold")
     top = RichTree(title, guide_style="dim")
     opened = set(view.opened)
     branches: list[tuple[int, RichTree]] = _largest_last(tree, opened, tree.root, top)
@@ -459,7 +462,8 @@ def _number(value: float) -> str:
     return f"{value:,.{digits}f}".replace("-", "−")
 
 
-def _percent(probability: float) -> str:
+def percent(probability: float) -> str:
+    """A probability to three digits, never 0 or 1: a model is never certain."""
     if probability > 0.999:
         return ">99.9 %"
     if probability < 0.001:
@@ -481,7 +485,7 @@ def _terminal_line(tree: Tree, view: View, node: int, is_open: bool) -> Text:
         line.append(f" · {tree.leaf_name(node)}", style="dim")
     else:
         probability = float(np.exp(tree.evaluation.log_posterior[node]))
-        line.append(f" · {_percent(probability)} one cluster")
+        line.append(f" · {percent(probability)} one cluster")
         if cluster is None and not is_open:
             line.append(f" · {_n_clusters_below(tree, view, node):,} clusters inside")
     if is_cluster:

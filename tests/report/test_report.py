@@ -19,6 +19,7 @@ from distclust.report import page, pictures, terminal
 from distclust.report.demo_data import KINDS, field_notebook
 from distclust.report.plan import plan_fit
 from distclust.report.summary import Summary, summarise
+from distclust.trees import draw
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_print_summary__fits_narrow_and_wide_terminals(summary: Summary) -> None
     [(0.0, "<0.1 %"), (0.0004, "<0.1 %"), (0.5, "50.0 %"), (0.9994, ">99.9 %"), (1.0, ">99.9 %")],
 )
 def test_percent__never_claims_certainty(value: float, text: str) -> None:
-    assert terminal.percent(value) == text
+    assert draw.percent(value) == text
 
 
 @pytest.mark.parametrize(
