@@ -73,8 +73,10 @@ def render(
     import jinja2
     import markupsafe
 
+    from distclust.trees.draw import percent
+
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters["percent"] = terminal.percent
+    environment.filters["percent"] = percent
     environment.filters["telling"] = terminal.telling
     environment.filters["members"] = _members
     environment.filters["choice_of_family"] = terminal.choice_of_family
