@@ -29,6 +29,8 @@ _ROW_CELLS = 1 << 20  # a dense chunk of rows stays near 8 MB
 _SPARSE_ROWS = 1 << 14
 _UNITS = 4
 
+LARGEST_COUNT = 2.0**40
+
 
 def accumulate_counts_of(
     family: Family,
@@ -55,10 +57,10 @@ def accumulate_counts_of(
     return stats
 
 
-def count_summary(family: Family, block: Block) -> FloatArray:
+def count_summary(family: Family, block: Block, weights: FloatArray | None) -> FloatArray:
     """Return the statistics of all rows of a block as one group, shape (p,)."""
-    n_rows = n_rows_of(block)
-    return np.asarray(family.accumulate(block, np.zeros(n_rows, dtype=np.int64), 1)[0])
+    one_group = np.zeros(n_rows_of(block), dtype=np.int64)
+    return np.asarray(family.accumulate(block, one_group, 1, weights)[0])
 
 
 def check_counts(title: str, profile: Profile, columns: Sequence[Column], where: str) -> None:
@@ -68,6 +70,9 @@ def check_counts(title: str, profile: Profile, columns: Sequence[Column], where:
     refuse(profile.minimum < 0, columns, where, expected, profile.minimum, hint)
     fractional = ~np.asarray(profile.all_integer, dtype=bool)
     refuse(fractional, columns, where, expected, "a fraction", hint)
+    # Sums of larger ones are no longer exact, and log Γ of them is mostly rounding.
+    too_large = profile.maximum > LARGEST_COUNT
+    refuse(too_large, columns, where, "counts of at most 2^40", profile.maximum, hint)
 
 
 def unexpected_missing(family: Family) -> InputError:

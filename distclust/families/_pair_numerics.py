@@ -119,8 +119,6 @@ def bernoulli_row(
     prior: float,
     totals: Floats,
     multiplicity: Floats,
-    tables: Floats,
-    weights: Floats,
     use_bytes: bool,
     out: Floats,
 ) -> None:
@@ -130,6 +128,9 @@ def bernoulli_row(
     eight columns at a time; a group s needs two table entries a column.
     """
     base = 0.0
+    # Scratch belongs to the call: several threads ask for rows at once.
+    weights = np.empty(counts.shape[1])
+    tables = np.empty((packed.shape[1] if use_bytes else 0, 256))
     if use_bytes:
         base = log_f[k] + bernoulli_leaf_weights(counts[k], n_rows[k], alpha, beta, weights)
         fill_byte_tables(weights, tables)
@@ -285,9 +286,6 @@ def gaussian_leaf_row(
     strength: float,
     degrees: float,
     largest: Floats,
-    scratch: Floats,
-    inverse: Floats,
-    variances: Floats,
     out: Floats,
 ) -> float:
     """log f(k ∪ x) for the single rows x among `others`; NaN for larger groups.
@@ -296,6 +294,8 @@ def gaussian_leaf_row(
     the error, NaN if there is none.
     """
     size = scatter.shape[0]
+    scratch, inverse = np.empty((size, size)), np.empty((size, size))
+    variances = np.empty(size)
     n = stats[k, 0]
     growth = posterior_scatter(stats[k], scatter, offset, strength, scratch)
     for d in range(size):

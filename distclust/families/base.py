@@ -133,6 +133,10 @@ class Family(ABC):
                 "Pass the same columns the family was made for.",
             )
         refuse(profile.any_infinite, columns, where, "finite numbers", "an infinite value")
+        size = np.maximum(np.abs(profile.minimum), np.abs(profile.maximum))
+        huge = (size > LARGEST_NUMBER) & np.isfinite(size)
+        hint = "Rescale that column: its squares would overflow."
+        refuse(huge, columns, where, f"numbers below {LARGEST_NUMBER:g} in size", size, hint)
         if not self.supports_missing:
             title = type(self).__name__
             refuse(
@@ -149,13 +153,15 @@ class Family(ABC):
         missing = self.supports_missing and bool(np.any(profile.n_missing > 0))
         return dataclasses.replace(self, n_features=len(columns), has_missing=missing)
 
-    def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
+    def summarise(
+        self, block: Block, origin: FloatArray, weights: FloatArray | None = None
+    ) -> FloatArray:
         """Return the additive summary of a block that `resolve` needs, one-dimensional.
 
         Called on a prepared family. `origin` (d,) is a shift near the data, so that sums
-        of squares keep their digits.
+        of squares keep their digits; a row counts `weights` (n,) times.
         """
-        return np.array([float(n_rows_of(block))])
+        return np.array([float(n_rows_of(block) if weights is None else np.sum(weights))])
 
     def resolve(
         self,
@@ -385,6 +391,7 @@ class Family(ABC):
 
 
 LOG_REACH = 12.0
+LARGEST_NUMBER = 1e100
 _MISSING_REMEDY = "Bernoulli, Categorical, DiagonalGaussian or Poisson"
 
 
@@ -420,9 +427,17 @@ class CompiledFamily(Family):
         return self._pairs(stats, sources, stats, partners)
 
 
-def summarise_block(block: Block, start: int, family: Family, origin: FloatArray) -> FloatArray:
-    """Return ``family.summarise(block, origin)``, in the form a block map calls."""
-    return family.summarise(block, origin)
+def summarise_block(
+    block: Block,
+    start: int,
+    family: Family,
+    origin: FloatArray,
+    row_weights: FloatArray | None = None,
+) -> FloatArray:
+    """Return ``family.summarise(block, origin, weights)``, in the form a block map calls."""
+    if row_weights is None:
+        return family.summarise(block, origin)
+    return family.summarise(block, origin, row_weights[start : start + n_rows_of(block)])
 
 
 def group_chunks(n_groups: int, n_features: int) -> Iterator[slice]:

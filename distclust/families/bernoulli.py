@@ -95,9 +95,11 @@ class Bernoulli(CompiledFamily):
         fractional = ~np.asarray(profile.all_integer, dtype=bool)
         refuse(fractional, columns, where, expected, "a fraction", hint)
 
-    def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
+    def summarise(
+        self, block: Block, origin: FloatArray, weights: FloatArray | None = None
+    ) -> FloatArray:
         """Return ``[n, ones (D)]``, with ``observed (D)`` when entries are missing."""
-        return count_summary(self, block)
+        return count_summary(self, block, weights)
 
     def resolve(
         self,

@@ -159,9 +159,11 @@ class Categorical(CompiledFamily):
         family = dataclasses.replace(self, n_features=len(columns), n_levels=levels)
         return super(Categorical, family).prepare(profile, columns)
 
-    def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
+    def summarise(
+        self, block: Block, origin: FloatArray, weights: FloatArray | None = None
+    ) -> FloatArray:
         """Return ``[n, counts]``."""
-        return count_summary(self, block)
+        return count_summary(self, block, weights)
 
     def resolve(
         self,

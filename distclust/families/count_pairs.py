@@ -39,9 +39,10 @@ class CountPairs(PairScorer):
         self._leaf_start = np.searchsorted(rows, np.arange(len(stats) + 1)).astype(np.int64)
         self._leaf_columns = columns.astype(np.int32)
         self._is_leaf = np.ones(len(stats), np.bool_)
-        ends = np.abs(self._tables[self._starts[1:] - 1]).sum()
+        largest_terms = np.maximum.reduceat(np.abs(self._tables), self._starts[:-1]).sum()
         # Sums of D + 4 terms on either route, each rounded at every step.
-        self._error = 8.0 * ROUNDING * (len(alpha) + 4) * (float(ends) + self._largest_part())
+        scale = float(largest_terms) + self._largest_part()
+        self._error = 8.0 * ROUNDING * (len(alpha) + 4) * scale
 
     def _sizes_part(self, k: int, others: Indices, out: Floats) -> None:
         """Add the part of log f that is not a sum over tables."""

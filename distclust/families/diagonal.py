@@ -125,10 +125,12 @@ class DiagonalGaussian(CompiledFamily):
             return self
         return dataclasses.replace(self, scale=scale, rate=scale * self.variance)
 
-    def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
+    def summarise(
+        self, block: Block, origin: FloatArray, weights: FloatArray | None = None
+    ) -> FloatArray:
         """Return the statistics of the block, shifted by `origin`."""
-        one_group = np.zeros(n_rows_of(block), dtype=np.int64)
-        return np.asarray(self._accumulate(block, one_group, np.ones(len(one_group)), 1, origin)[0])
+        groups, loads = check_labels(np.zeros(n_rows_of(block)), 1, weights, n_rows_of(block))
+        return np.asarray(self._accumulate(block, groups, loads, 1, origin)[0])
 
     def resolve(
         self,

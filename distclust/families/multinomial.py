@@ -81,9 +81,11 @@ class Multinomial(CompiledFamily):
         super().check(profile, columns, where)
         check_counts("Multinomial", profile, columns, where)
 
-    def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
+    def summarise(
+        self, block: Block, origin: FloatArray, weights: FloatArray | None = None
+    ) -> FloatArray:
         """Return ``[n, counts (K)]``."""
-        return count_summary(self, block)
+        return count_summary(self, block, weights)
 
     def resolve(
         self,

@@ -15,6 +15,7 @@ from distclust.families.gaussian import Gaussian
 from distclust.families.pair_scorer import ROUNDING, Floats, Indices, PairScorer
 
 _TABLE_BYTES = 128 * 2**20
+_MOST_ROWS = 2**31
 _USEFUL = 0.1  # a larger error would leave too many candidates to settle
 _SMALL_ROW = 512  # entries of the scatter matrices of a row that is as quick exactly
 _FEW = 32  # below so many partners a table of 256 entries a byte does not pay
@@ -47,9 +48,8 @@ class BernoulliPairs(PairScorer):
         )
         self._packed = np.zeros((len(stats), (n_columns + 7) // 8), np.uint8)
         numerics.pack_bits(self._counts, self._packed)
-        self._tables = np.zeros((self._packed.shape[1], 256))
-        self._weights = np.zeros(n_columns)
-        largest = math.lgamma(n_total + float((self._alpha + self._beta).max()) + 1.0)
+        ends = math.lgamma(n_total + float(both.max()) + 1.0)
+        largest = max(ends, np.abs(self._ones).max(), np.abs(self._zeros).max())
         # Two sums of 2 D terms, none larger than `largest`, each rounded at every step.
         self._error = 8.0 * n_columns**2 * largest * ROUNDING
         self._leaf_product = self._prepare_leaf_product() if (self._n_rows == 1).all() else None
@@ -73,7 +73,7 @@ class BernoulliPairs(PairScorer):
         numerics.bernoulli_row(
             k, others, self._n_rows, self._counts, self._packed, self._log_f, self._alpha,
             self._beta, self._ones, self._zeros, self._by_rows, self._prior, self._totals,
-            self._multiplicity, self._tables, self._weights, len(others) > _FEW, out,
+            self._multiplicity, len(others) > _FEW, out,
         )  # fmt: skip
         return out, self._error
 
@@ -130,7 +130,6 @@ class GaussianPairs(PairScorer):
         self._offset = np.ascontiguousarray(family.mean - family.shift)
         self._largest = (stats[:, 1 : d + 1] ** 2).max(axis=0)
         self._model = (family.scatter, self._offset, r, v)
-        self._scratch = (np.empty((d, d)), np.empty((d, d)), np.empty(d))
 
     def row(self, k: int, others: Indices) -> tuple[Floats, float]:
         """See :meth:`PairScorer.row`."""
@@ -138,7 +137,7 @@ class GaussianPairs(PairScorer):
             return super().row(k, others)
         out = np.empty(len(others))
         error = numerics.gaussian_leaf_row(
-            k, others, self.stats, self._log_f, *self._model, self._largest, *self._scratch, out
+            k, others, self.stats, self._log_f, *self._model, self._largest, out
         )
         if not error < _USEFUL:
             return super().row(k, others)
@@ -169,6 +168,8 @@ class GaussianPairs(PairScorer):
 
 def pair_scorer(family: Family, stats: Floats) -> PairScorer:
     """Return the fastest scorer there is for a resolved family and its statistics."""
+    if stats[:, 0].sum() >= _MOST_ROWS:  # counts are held in 32 bits below
+        return PairScorer(family, stats)
     if isinstance(family, Bernoulli) and not family.has_missing:
         return BernoulliPairs(family, stats)
     if isinstance(family, Gaussian):

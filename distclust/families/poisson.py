@@ -79,9 +79,11 @@ class Poisson(CompiledFamily):
         super().check(profile, columns, where)
         check_counts("Poisson", profile, columns, where)
 
-    def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
+    def summarise(
+        self, block: Block, origin: FloatArray, weights: FloatArray | None = None
+    ) -> FloatArray:
         """Return the statistics of the block."""
-        return count_summary(self, block)
+        return count_summary(self, block, weights)
 
     def resolve(
         self,

@@ -87,11 +87,13 @@ class Product(Family):
             parts.append((family.prepare(facts, part), chosen))
         return dataclasses.replace(self, parts=tuple(parts), n_features=len(columns))
 
-    def summarise(self, block: Block, origin: FloatArray) -> FloatArray:
+    def summarise(
+        self, block: Block, origin: FloatArray, weights: FloatArray | None = None
+    ) -> FloatArray:
         """Return the parts' summaries, one after another."""
         return np.concatenate(
             [
-                family.summarise(block[:, chosen], origin[chosen])
+                family.summarise(block[:, chosen], origin[chosen], weights)
                 for (family, _), chosen in zip(self.parts, self._columns, strict=True)
             ]
         )

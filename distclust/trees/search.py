@@ -158,16 +158,17 @@ class _Search:
         starts = range(0, n, _LEAF_TILE)
         with events.stage("pairing leaves", len(starts)) as progress:
 
-            def settle_rows(start: int) -> None:
-                self._first_rows(start)
+            def settle_rows(start: int) -> float:
+                error = self._first_rows(start)
                 progress.advance(1)
+                return error
 
-            thread_map(settle_rows, starts, self.plan.threads)
+            self.key_error = max(thread_map(settle_rows, starts, self.plan.threads))
 
-    def _first_rows(self, start: int) -> None:
+    def _first_rows(self, start: int) -> float:
+        """Settle the rows of one tile; returns the error of its keys."""
         stop = min(start + _LEAF_TILE, self.n_leaves)
         tile, error = self.scorer.leaf_rows(start, stop)
-        self.key_error = max(self.key_error, error)
         lowest = np.empty(stop - start)
         count = numerics.count_first_candidates(self.slots, start, tile, error, self.rule, lowest)
         if len(self.keys):
@@ -179,6 +180,7 @@ class _Search:
         lefts, rights = lefts[:count], rights[:count]
         log_f = self.scorer.exact(lefts, rights)
         numerics.settle_first(self.slots, lefts, rights, log_f, self.rule)
+        return error
 
     # -- one merge ---------------------------------------------------------------------------
 
