@@ -106,7 +106,7 @@ def _describe_column(values: pd.Series[Any], name: str, where: str) -> Column:
         if not dtype.ordered:
             levels = sorted(levels)
     elif pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype):
-        levels = sorted(_level_names(values.dropna().unique()))
+        levels = sorted(_level_names(_distinct(values, name, where)))
     else:
         raise InputError(
             f"{where} column {name!r}",
@@ -123,6 +123,18 @@ def _describe_column(values: pd.Series[Any], name: str, where: str) -> Column:
             "Rename them, for instance with .cat.rename_categories.",
         )
     return Column(name, "category", tuple(levels))
+
+
+def _distinct(values: pd.Series[Any], name: str, where: str) -> Any:
+    try:
+        return values.dropna().unique()
+    except TypeError:  # lists and the like
+        raise InputError(
+            f"{where} column {name!r}",
+            "numbers, booleans, strings or categories",
+            "values that cannot be compared, such as lists",
+            "Convert the column, or drop it.",
+        ) from None
 
 
 def _number_kind(values: pd.Series[Any]) -> NumberKind | None:

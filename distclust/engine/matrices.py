@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -37,6 +38,13 @@ def as_matrix(X: Any, *, columns: tuple[Column, ...] | None = None, where: str =
         For anything that is not a table of real numbers, booleans or categories. Values
         of a Dask array are checked when they are read.
     """
+    if X is None or isinstance(X, (str, bytes, os.PathLike, dict, set)):
+        raise InputError(
+            where,
+            "rows and features: an array, a sparse matrix, a pandas table or a Dask array",
+            f"{X!r:.60}",
+            "Read a file first, for example with pandas.read_csv.",
+        )
     if isinstance(X, Matrix):
         matrix = X
     elif _is_from("pandas", X):

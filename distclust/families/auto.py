@@ -11,6 +11,7 @@ other numbers                                 Gaussian up to 32 columns, Diagona
                                               beyond or with missing values
 categories                                    Categorical
 several of these (tables)                     Product of the families of each group
+real numbers in a sparse matrix               none: estimators ask for a family by name
 ============================================  ==========================================
 
 Columns of one type (an array, or a table that could be one) are one group, judged by their
@@ -81,7 +82,7 @@ def choose_family(
         for (family, _), chosen in zip(choices, members, strict=True)
     ]
     reasons = [
-        f"{len(chosen)} columns ({reason})"
+        f"{len(chosen)} column{'s' * (len(chosen) > 1)} ({reason})"
         for (_, reason), chosen in zip(choices, members, strict=True)
     ]
     return Product(parts), "a mixed table, hence a product: " + "; ".join(reasons)

@@ -255,6 +255,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         raise MissingFileError(
             os.fspath(path), "a folder to write into", "none there", "Create the folder first."
         )
+    if target.is_dir():
+        raise InputError(os.fspath(path), "a file to write", "a folder", "Name a file in it.")
     # Made by open, not by tempfile, so that the file gets the user's usual permissions.
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
     try:

@@ -16,7 +16,7 @@ from distclust.engine import as_matrix, local_threads, map_blocks, run
 from distclust.errors import InputError
 from distclust.families import Family
 from distclust.seeding import check_seed
-from distclust.store import Matrix
+from distclust.store import Matrix, profile_block
 from distclust.trees import prediction
 from distclust.trees.data import (
     Leaves,
@@ -82,16 +82,24 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         self._check_features(X, where, reset=True)
         search, learning = self._plans(where)
         matrix = as_matrix(X, where=where)
-        _check_enough_rows(matrix, where)
+        n_rows = matrix.shape[0]
+        _check_enough_rows(n_rows, where)
+        weights = check_row_weights(row_weights, n_rows, where)
+        leaf_of_row = None if leaves is None else check_leaves(leaves, n_rows, where)
         look = first_look(matrix)
-        family, self.family_reason_ = resolve_family(self.family, matrix, look, where)
-        n_leaves = matrix.shape[0] if leaves is None else len(np.unique(np.asarray(leaves)))
+        family, reason = resolve_family(self.family, matrix, look, where, weights)
+        n_leaves = n_rows if leaf_of_row is None else int(leaf_of_row.max()) + 1
         key_bytes = 4.0 * n_leaves**2 if search.keeps_keys(n_leaves) else 0.0
         needed = memory_needed(n_leaves, family.n_statistics, key_bytes)
         check_capacity(needed, n_leaves, family.n_statistics, where)
-        start = self._leaves(matrix, family, row_weights, leaves, where)
+        if leaf_of_row is None:
+            start = singleton_leaves(matrix, family, weights)
+        else:
+            start = grouped_leaves(matrix, family, leaf_of_row, weights)
         fitted: FittedTree = run(fit_here, family, start.stats, search, learning)
-        self._columns = matrix.columns
+        self.n_features_in_ = matrix.shape[1]
+        self.family_reason_ = reason
+        self._columns, self._row_weights = matrix.columns, weights
         self._keep(fitted, start, matrix.row_ids)
         return self
 
@@ -102,7 +110,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
 
     def _plans(self, where: str) -> tuple[SearchPlan, LearningPlan]:
         """Check every parameter before any work."""
-        check_real(self.threshold, f"{where}: threshold", above=0.0, at_most=1.0)
+        check_real(self.threshold, f"{where}: threshold", at_least=0.0, at_most=1.0)
         check_choice(self.cut, f"{where}: cut", _CUTS)
         criterion = check_choice(self.criterion, f"{where}: criterion", _CRITERIA)
         search = SearchPlan(
@@ -118,19 +126,6 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
             seed=check_seed(self.random_state, f"{where}: random_state"),
         )
         return search, learning
-
-    def _leaves(
-        self,
-        matrix: Matrix,
-        family: Family,
-        row_weights: npt.ArrayLike | None,
-        leaves: npt.ArrayLike | None,
-        where: str,
-    ) -> Leaves:
-        weights = check_row_weights(row_weights, matrix.shape[0], where)
-        if leaves is None:
-            return singleton_leaves(matrix, family, weights)
-        return grouped_leaves(matrix, family, check_leaves(leaves, matrix.shape[0], where), weights)
 
     def _keep(self, fitted: FittedTree, start: Leaves, row_ids: npt.NDArray[Any]) -> None:
         self.tree_ = Tree.build(
@@ -156,6 +151,8 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         self.labels_ = tree.map_partition() if self.cut == "map" else tree.cut(self.threshold)
         self.n_clusters_ = len(self._nodes)
         self.log_evidence_ = tree.log_evidence
+        for name in ("concentration_", "log_lower_bound_", "gamma_"):
+            self.__dict__.pop(name, None)  # of an earlier fit with another variant
         if isinstance(tree.mixing, DirichletProcess):
             self.concentration_ = tree.mixing.concentration
             self.log_lower_bound_ = tree.log_lower_bound
@@ -218,14 +215,21 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         check_is_fitted(self, "tree_")
         where = f"{type(self).__name__}.score_entry"
         n_rows, n_columns = len(self.tree_.leaf_of_row), self.n_features_in_
-        if not (0 <= row < n_rows and 0 <= column < n_columns):
+        row = check_integer(row, f"{where}: row")
+        column = check_integer(column, f"{where}: column")
+        if row >= n_rows or column >= n_columns:
             raise InputError(
                 where,
                 f"a row below {n_rows} and a column below {n_columns}",
                 f"({row}, {column})",
                 "Positions count from 0.",
             )
-        return prediction.entry_log_density(self.tree_, row, column, value)
+        number = check_real(value, f"{where}: value")
+        # One row with nothing else observed: the family says whether it can hold the value.
+        entry = np.full((1, n_columns), np.nan)
+        entry[0, column] = number
+        self.family_.check(profile_block(entry), self._columns, where)
+        return prediction.entry_log_density(self.tree_, row, column, number)
 
     def score_missing(self, X: Any) -> float:
         """Return the joint log probability of all entries that were missing in the fit.
@@ -248,7 +252,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
                 f"{matrix.shape[0]} rows",
                 "Pass them all, in the same order.",
             )
-        leaves = grouped_leaves(matrix, self.family_, self.tree_.leaf_of_row, None)
+        leaves = grouped_leaves(matrix, self.family_, self.tree_.leaf_of_row, self._row_weights)
         complete = prediction.log_evidence_of_leaves(self.tree_, leaves.stats)
         return complete - float(self.log_evidence_)
 
@@ -284,18 +288,20 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
 
     def _check_features(self, X: Any, where: str, *, reset: bool) -> None:
         """Keep or compare names and number of features, in scikit-learn's way."""
+        if reset:
+            self.__dict__.pop("feature_names_in_", None)
         if isinstance(X, Matrix):
             X = np.empty((0, X.shape[1]))
         if not hasattr(X, "shape"):
             return
+        expected = "columns with usable names" if reset else "the features of the fit"
         try:
             _check_feature_names(self, X, reset=reset)
             if len(X.shape) == 2:
                 _check_n_features(self, X, reset=reset)
-        except ValueError as error:
-            raise InputError(
-                where, "the features of the fit", str(error), "Pass the same columns."
-            ) from None
+        except (ValueError, TypeError) as error:
+            hint = "Name columns by strings." if reset else "Pass the same columns."
+            raise InputError(where, expected, str(error), hint) from None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -312,11 +318,11 @@ def fit_here(
     return fit_tree(family, stats, dataclasses.replace(search, threads=local_threads()), learning)
 
 
-def _check_enough_rows(matrix: Matrix, where: str) -> None:
-    if matrix.shape[0] < 2:
+def _check_enough_rows(n_rows: int, where: str) -> None:
+    if n_rows < 2:
         raise InputError(
             where,
             "at least 2 rows to make a tree of",
-            f"n_samples = {matrix.shape[0]}",
+            f"n_samples = {n_rows}",
             "Pass more rows.",
         )

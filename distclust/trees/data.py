@@ -31,6 +31,7 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 _SHARE_OF_MEMORY = 0.8
+_LARGEST_WEIGHT = 2.0**40
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,11 @@ def first_look(matrix: Matrix) -> Look:
 
 
 def resolve_family(
-    family: Family | str, matrix: Matrix, look: Look, where: str
+    family: Family | str,
+    matrix: Matrix,
+    look: Look,
+    where: str,
+    row_weights: Floats | None = None,
 ) -> tuple[Family, str]:
     """Return the family with all its hyperparameters, and why it was chosen.
 
@@ -95,7 +100,9 @@ def resolve_family(
     template.check(profile, matrix.columns, where)
     _report_constant_columns(matrix, profile, where)
     prepared = template.prepare(profile, matrix.columns)
-    summary = reduce_blocks(summarise_block, matrix, prepared, origin, stage="learning the prior")
+    summary = reduce_blocks(
+        summarise_block, matrix, prepared, origin, row_weights, stage="learning the prior"
+    )
     return prepared.resolve(summary, origin, profile, matrix.columns), reason
 
 
@@ -107,18 +114,15 @@ def singleton_leaves(matrix: Matrix, family: Family, row_weights: Floats | None)
 
 
 def grouped_leaves(
-    matrix: Matrix, family: Family, leaves: npt.NDArray[Any], row_weights: Floats | None
+    matrix: Matrix, family: Family, leaf_of_row: Indices, row_weights: Floats | None
 ) -> Leaves:
-    """Rows with the same label form one leaf; leaves are numbered by their first row."""
-    _, first, inverse = np.unique(leaves, return_index=True, return_inverse=True)
-    rank = np.argsort(np.argsort(first))
-    leaf_of_row = rank[inverse].astype(np.int64)
+    """Rows of the same leaf are one group."""
     stats = reduce_blocks(
         _group_statistics,
         matrix,
         family,
         leaf_of_row,
-        len(first),
+        int(leaf_of_row.max()) + 1,
         row_weights,
         stage="reading the rows",
     )
@@ -126,8 +130,8 @@ def grouped_leaves(
 
 
 def memory_needed(n_leaves: int, family_statistics: int, key_bytes: float) -> float:
-    """Bytes of an exact tree: statistics of all nodes, a working copy, the key matrix."""
-    return 8.0 * family_statistics * 4 * n_leaves + key_bytes
+    """Bytes of an exact tree: statistics of all nodes, working copies, the key matrix."""
+    return 8.0 * family_statistics * 6 * n_leaves + key_bytes
 
 
 def check_capacity(needed: float, n_leaves: int, n_statistics: int, where: str) -> None:
@@ -138,7 +142,7 @@ def check_capacity(needed: float, n_leaves: int, n_statistics: int, where: str) 
             where,
             f"at most {available / 1e9:.1f} GB for an exact tree",
             f"{needed / 1e9:.1f} GB for {n_leaves:,} leaves of {n_statistics:,} numbers",
-            "Use fewer rows or features, group rows with `leaves`, or lower `key_budget`.",
+            "Use fewer rows or features, or group rows with `leaves`.",
         )
 
 
@@ -147,26 +151,33 @@ def check_row_weights(row_weights: npt.ArrayLike | None, n_rows: int, where: str
     if row_weights is None:
         return None
     weights = np.asarray(row_weights)
-    fits = weights.shape == (n_rows,) and weights.dtype.kind in "biuf"
-    if not fits or not (np.isfinite(weights) & (weights >= 1) & (weights % 1 == 0)).all():
-        found = f"shape {weights.shape} of {weights.dtype}" if not fits else "other values"
-        raise InputError(
-            f"{where}: row_weights",
-            f"{n_rows} whole numbers of at least 1",
-            found,
-            "A weight says how many equal rows a row stands for.",
-        )
-    return weights.astype(np.float64)
+    expected = f"{n_rows} whole numbers from 1 to 2^40"
+    hint = "A weight says how many equal rows a row stands for."
+    if weights.shape != (n_rows,) or weights.dtype.kind not in "iuf":
+        found = f"shape {weights.shape} of {weights.dtype}"
+        raise InputError(f"{where}: row_weights", expected, found, hint)
+    loads = weights.astype(np.float64)
+    bad = ~((loads >= 1.0) & (loads <= _LARGEST_WEIGHT) & (loads == np.round(loads)))
+    if bad.any():
+        first = int(np.flatnonzero(bad)[0])
+        found = f"{loads[first]:g} for row {first}"
+        raise InputError(f"{where}: row_weights", expected, found, hint)
+    return loads
 
 
-def check_leaves(leaves: npt.ArrayLike, n_rows: int, where: str) -> npt.NDArray[Any]:
-    """Return the labels of pre-formed leaves, one a row, at least two distinct ones."""
+def check_leaves(leaves: npt.ArrayLike, n_rows: int, where: str) -> Indices:
+    """Return the leaf of each row, numbered by first row; there are at least two leaves."""
     labels = np.asarray(leaves)
-    if labels.shape != (n_rows,):
-        raise InputError(
-            f"{where}: leaves", f"{n_rows} labels", f"shape {labels.shape}", "Pass one a row."
-        )
-    return labels
+    expected, hint = f"{n_rows} labels, numbers or strings", "Pass one a row."
+    if labels.shape != (n_rows,) or labels.dtype.kind not in "biufUS":
+        found = f"shape {labels.shape} of {labels.dtype}"
+        raise InputError(f"{where}: leaves", expected, found, hint)
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise InputError(f"{where}: leaves", expected, "NaN", "Give every row a leaf.")
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    if len(first) < 2:
+        raise InputError(f"{where}: leaves", "at least 2 leaves", "1", "Leave `leaves` out.")
+    return np.argsort(np.argsort(first))[inverse].astype(np.int64)
 
 
 def _check_sparse_choice(family: Family, matrix: Matrix, where: str) -> None:

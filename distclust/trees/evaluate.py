@@ -191,8 +191,7 @@ def evaluate(
 
     Notes
     -----
-    Linear in the number of nodes. The odds at a node are its own term minus those of its
-    children in child order: a search that does the same gets the same bits.
+    Linear in the number of nodes.
     """
     _check_shapes(structure, n_rows, log_marginal)
     log_together, log_apart = mixing.log_terms(structure, n_rows)

@@ -7,6 +7,7 @@ columns. Labels follow from the tree and are found again by the same code.
 from __future__ import annotations
 
 import numbers
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from distclust.trees.export import from_arrays, to_arrays
 if TYPE_CHECKING:
     from distclust.trees.base import TreeEstimator
 
+_WEIGHTS = "row_weights"
 _TREE, _FAMILY, _PARAMETER_FAMILY = "tree.", "family.", "parameter_family."
 
 
@@ -42,6 +44,7 @@ def save_model(model: TreeEstimator, path: str | Path) -> None:
     }
     arrays = {
         "objective_path": model.objective_path_,
+        **({} if model._row_weights is None else {_WEIGHTS: model._row_weights}),
         **{_TREE + name: array for name, array in tree_arrays.items()},
         **{_FAMILY + name: array for name, array in family_arrays.items()},
         **{_PARAMETER_FAMILY + name: array for name, array in parameter_arrays.items()},
@@ -61,6 +64,8 @@ def load(path: str | Path) -> TreeEstimator:
     """
     from distclust.trees.estimators import BHC, BayesianRoseTree
 
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError("load", "the path of a model file", repr(path), "Pass a string.")
     archive = read_archive(path)
     classes: dict[str, type[TreeEstimator]] = {"BHC": BHC, "BayesianRoseTree": BayesianRoseTree}
     if archive.kind not in classes:
@@ -93,6 +98,7 @@ def _rebuild(
     model.tree_ = from_arrays(facts["tree"], _with_prefix(arrays, _TREE), family)
     model.family_reason_ = facts["family_reason"]
     model.objective_path_ = arrays["objective_path"]
+    model._row_weights = arrays.get(_WEIGHTS)
     model.n_features_in_ = len(model._columns)
     if facts["has_feature_names"]:
         names = [column.name for column in model._columns]

@@ -167,6 +167,16 @@ def test_fit__row_order_permutes_labels(model):
     assert shuffled.log_evidence_ == pytest.approx(straight.log_evidence_, rel=1e-12)
 
 
+def test_fit__again_forgets_the_earlier_fit():
+    rows, _ = binary(8, d=4)
+    model = BayesianRoseTree("brt-dp").fit(pd.DataFrame(rows, columns=list("abcd")))
+    model.set_params(variant="brt").fit(rows[:, :3].tolist())
+    assert not hasattr(model, "log_lower_bound_")
+    assert not hasattr(model, "feature_names_in_")
+    assert model.n_features_in_ == 3
+    assert not hasattr(model.set_params(variant="brt-dp").fit(rows), "gamma_")
+
+
 def test_fit__twice_equals_once():
     rows, _ = binary(8)
     model = BHC()
@@ -267,6 +277,18 @@ def test_score_entry__is_the_ratio_of_joints(model):
     assert total == pytest.approx(1.0, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("row", "column", "value"),
+    [(99, 0, 1.0), (0, 99, 1.0), (1.5, 0, 1.0), ("a", 0, 1.0), (3, 2, 2.0), (3, 2, math.nan)],
+)
+def test_score_entry__refuses_what_cannot_be(row, column, value):
+    rows, _ = binary(15, n=15, d=6)
+    holes = rows.astype(float)
+    holes[3, 2] = np.nan
+    with pytest.raises(InputError, match="score_entry"):
+        BHC(family=UNIFORM).fit(holes).score_entry(row, column, value)
+
+
 # ---- leaves that stand for several rows --------------------------------------------------------
 
 
@@ -279,6 +301,39 @@ def test_row_weights__equal_preformed_leaves_of_copies():
     np.testing.assert_array_equal(weighted.tree_.log_odds, grouped.tree_.log_odds)
     np.testing.assert_array_equal(np.repeat(weighted.labels_, weights), grouped.labels_)
     assert weighted.log_lower_bound_ == grouped.log_lower_bound_
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["bernoulli", "categorical", "multinomial", "gaussian", "diagonal_gaussian", "poisson"],
+)
+def test_row_weights__enter_the_empirical_prior(family):
+    rows, _ = binary(16, n=14, d=5)
+    weights = np.arange(1, 15)
+    copies, leaves = np.repeat(rows, weights, axis=0), np.repeat(np.arange(14), weights)
+    weighted = BHC(family=family).fit(rows, row_weights=weights)
+    grouped = BHC(family=family).fit(copies, leaves=leaves)
+    assert weighted.log_lower_bound_ == pytest.approx(grouped.log_lower_bound_, rel=1e-9)
+    assert weighted.score_missing(rows) == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("family", ["bernoulli", "gaussian", "multinomial", "poisson"])
+def test_row_weights__threads_change_nothing(family, monkeypatch):
+    rng = np.random.default_rng(0)
+    rows = (rng.random((400, 40)) < rng.random(40)).astype(int)
+    weights = rng.integers(1, 3, 400)
+    trees = []
+    for threads in ("1", "4", "4"):
+        monkeypatch.setenv("DISTCLUST_THREADS", threads)
+        trees.append(BHC(family=family).fit(rows, row_weights=weights).tree_.log_odds)
+    np.testing.assert_array_equal(trees[0], trees[1])
+    np.testing.assert_array_equal(trees[0], trees[2])
+
+
+def test_row_weights__may_be_larger_than_four_bytes_hold():
+    rows, _ = binary(16, n=14, d=5)
+    model = BHC(family=UNIFORM).fit(rows, row_weights=np.full(14, 2.0**31))
+    assert np.isfinite(model.log_evidence_)
 
 
 def test_leaves__singletons_change_nothing():
@@ -370,6 +425,13 @@ BAD = [
     (BHC(), ROWS * 1j, "omplex"),
     (BHC(), np.zeros((2, 2, 2)), "2D array"),
     (BHC(), scipy.sparse.csr_array(ROWS * 0.5), "sparse"),
+    (BHC(), "rows.csv", "read_csv"),
+    (BHC(), None, "rows and features"),
+    (BHC(family="gaussian"), (ROWS + 0.5) * 1e160, "below 1e"),
+    (BHC(family="diagonal_gaussian"), (ROWS + 0.5) * 1e160, "Rescale"),
+    (BHC(family="poisson"), ROWS * 1e18, "2\\^40"),
+    (BHC(), pd.DataFrame(ROWS, columns=["a", 1, "b"]), "names"),
+    (BHC(), pd.DataFrame({"a": [[1], [2]], "b": [1, 2]}), "lists"),
     (BHC(family="banana"), ROWS, "'bernoulli'"),
     (BHC(family=3), ROWS, "family"),
     (BHC(concentration=0.0), ROWS, "concentration"),
@@ -401,8 +463,11 @@ def test_fit__weights_and_leaves_must_fit_the_rows():
         BHC().fit(ROWS, row_weights=[1, 2])
     with pytest.raises(InputError, match="row_weights"):
         BHC().fit(ROWS, row_weights=np.full(10, 0.5))
-    with pytest.raises(InputError, match="leaves"):
-        BHC().fit(ROWS, leaves=[1, 2])
+    with pytest.raises(InputError, match=r"0\.5 for row 0"):
+        BHC().fit(ROWS, row_weights=np.full(10, 0.5))
+    for leaves in ([1, 2], [None, "a"] * 5, np.full(10, np.nan), np.zeros(10)):
+        with pytest.raises(InputError, match="leaves"):
+            BHC().fit(ROWS, leaves=leaves)
 
 
 @pytest.mark.parametrize(
