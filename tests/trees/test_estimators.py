@@ -317,19 +317,6 @@ def test_row_weights__enter_the_empirical_prior(family):
     assert weighted.score_missing(rows) == pytest.approx(0.0, abs=1e-9)
 
 
-@pytest.mark.parametrize("family", ["bernoulli", "gaussian", "multinomial", "poisson"])
-def test_row_weights__threads_change_nothing(family, monkeypatch):
-    rng = np.random.default_rng(0)
-    rows = (rng.random((400, 40)) < rng.random(40)).astype(int)
-    weights = rng.integers(1, 3, 400)
-    trees = []
-    for threads in ("1", "4", "4"):
-        monkeypatch.setenv("DISTCLUST_THREADS", threads)
-        trees.append(BHC(family=family).fit(rows, row_weights=weights).tree_.log_odds)
-    np.testing.assert_array_equal(trees[0], trees[1])
-    np.testing.assert_array_equal(trees[0], trees[2])
-
-
 def test_row_weights__may_be_larger_than_four_bytes_hold():
     rows, _ = binary(16, n=14, d=5)
     model = BHC(family=UNIFORM).fit(rows, row_weights=np.full(14, 2.0**31))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from distclust.engine import thread_map
 from distclust.families import (
     Bernoulli,
     Categorical,
@@ -226,6 +227,18 @@ def test_pair_scorer__stays_within_its_stated_error(problem, scale):
     for k, others in [(0, rest), (50, np.array([0])), (50, np.array([0, *range(51, 80)]))]:
         row, row_error = scorer.row(k, others)
         assert np.abs(row - scorer.exact(k, others)).max() <= row_error
+
+
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+def test_leaf_rows__of_several_threads_do_not_meet(problem):
+    # Leaves of different sizes take the general route, one compiled call a row.
+    family, stats = PROBLEMS[problem](2, 480, 12)
+    stats *= np.random.default_rng(0).integers(1, 3, (480, 1))
+    scorer = pair_scorer(family, stats)
+    starts = range(0, 480, 16)
+    together = thread_map(lambda start: scorer.leaf_rows(start, start + 16)[0], starts, 4)
+    alone = [scorer.leaf_rows(start, start + 16)[0] for start in starts]
+    np.testing.assert_array_equal(together, alone)
 
 
 @pytest.mark.parametrize("problem", ["multinomial", "poisson", "categorical"])
