@@ -7,12 +7,13 @@ with nothing half-written: run the same command again.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, NoReturn, TextIO, TypeVar
 
 import click
 
@@ -221,6 +222,21 @@ def doctor(scheduler: str | None, **options: Any) -> int:
     return commands.doctor(scheduler, _common(options))
 
 
+def run() -> NoReturn:
+    """Run the command line in a process of its own.
+
+    A command that was interrupted or failed leaves at once: threads that still wait for a
+    connection, or for a compiler that the interrupt struck, have nothing left to finish.
+    """
+    code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code != 0:
+        os._exit(code)
+    raise SystemExit(0)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     signal.signal(signal.SIGTERM, _interrupt)
@@ -286,4 +302,4 @@ def _show_warning(
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run()

@@ -74,6 +74,7 @@ def fit(
     from distclust.report.summary import summarise
 
     check_output(out, source)
+    _check_events(common, source, out)
     table = _read(source, reading)
     model = make_model(fitting, common.seed)
     if common.plan:
@@ -106,8 +107,11 @@ def predict(
     """Place the rows of a table in the clusters of a model."""
     if out is not None:
         check_output(out, source, model_path, is_model=False)
+        _check_replaceable(out, b"row,cluster,", "predictions")
+    _check_events(common, source, model_path, *([] if out is None else [out]))
     model = _load(model_path)
     table = _read(source, reading)
+    _check_same_columns(model, table, source)
     if common.plan:
         from distclust.report.plan import plan_predict
 
@@ -233,11 +237,46 @@ def check_output(path: Path, *inputs: Path, is_model: bool = True) -> None:
         raise MissingFileError(str(path), "a place to write to", got, hint)
     if path.is_dir():
         raise InputError(str(path), "a file to write to", "a folder", hint)
+    if path.exists() and not path.is_file():
+        raise InputError(str(path), "an ordinary file to write to", "a device", hint)
     if path.resolve() in {other.resolve() for other in inputs}:
         raise InputError(str(path), "an output apart from the inputs", "an input", hint)
     if is_model and path.exists() and path.stat().st_size and not _looks_like_model(path):
         got = "an existing file of another kind"
         raise InputError(str(path), "a new file or an older model", got, hint)
+
+
+def _check_events(common: Common, *others: Path) -> None:
+    """Refuse a log of events that would spoil another file."""
+    if common.events is not None:
+        check_output(common.events, *others, is_model=False)
+        _check_replaceable(common.events, b"{", "events")
+
+
+def _check_replaceable(path: Path, start: bytes, kind: str) -> None:
+    """Refuse an existing file that does not start as one of ours does."""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb") as file:
+            if file.read(len(start)) != start:
+                got = "an existing file of another kind"
+                hint = "Choose another name."
+                raise InputError(str(path), f"a new file or one with {kind}", got, hint)
+
+
+def _check_same_columns(model: Model, table: Table, source: Path) -> None:
+    """Say in terms of the command line which columns differ from those of the fit."""
+    known = getattr(model, "feature_names_in_", None)
+    found = getattr(table, "columns", None)
+    if known is None or found is None or list(known) == list(found):
+        return
+    extra = [name for name in found if name not in set(known)]
+    lacking = [name for name in known if name not in set(found)]
+    got, hint = "the same in another order", "Reorder them."
+    if lacking:
+        got, hint = f"none named {lacking[0]!r}", "Add that column."
+    elif extra:
+        got, hint = f"{extra[0]!r} as well", f"Pass --drop {extra[0]}."
+    raise InputError(str(source), "the columns of the fit", got, hint)
 
 
 def _looks_like_model(path: Path) -> bool:
@@ -361,7 +400,6 @@ def _followed(common: Common) -> Iterator[None]:
         if common.events is None:
             yield
             return
-        check_output(common.events, is_model=False)
         with common.events.open("a", encoding="utf-8") as file, json_lines(file):
             yield
 

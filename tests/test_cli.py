@@ -359,8 +359,56 @@ def test_predict__other_columns_are_exit_2(
     (tmp_path / "t.csv").write_text("name,legs\nyeti,2\ntroll,2\n")
     out = tmp_path / "out.csv"
     assert run("predict", model_file, tmp_path / "t.csv", "--out", out, "-q") == 2
-    assert "legs" in capsys.readouterr().err
+    assert "none named 'backbone'" in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_predict__extra_columns_are_told_with_the_option_that_helps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, model = tmp_path / "t.csv", tmp_path / "m"
+    rows = [f"{i % 2},{i % 3 % 2},{'xy'[i % 2]}" for i in range(9)]
+    table.write_text("\n".join(["a,b,kind", *rows]))
+    assert run("fit", "bhc", table, "--out", model, "--drop", "kind", "-q") == 0
+    assert run("predict", model, table, "-q") == 2
+    assert "Pass --drop kind." in capsys.readouterr().err
+
+
+def test_outputs__that_would_spoil_a_file_are_refused(
+    animals: Path, model_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = animals.read_bytes()
+    out = tmp_path / "m"
+    assert run("fit", "bhc", animals, "--out", out, "--events", animals, "-q") == 2
+    assert run("fit", "bhc", animals, "--out", out, "--events", out, "-q") == 2
+    assert run("fit", "bhc", animals, "--out", "/dev/null", "-q") == 2
+    other = tmp_path / "precious.csv"
+    other.write_text("do not lose me")
+    assert run("predict", model_file, animals, "--out", other, "-q") == 2
+    assert run("predict", model_file, animals, "--events", other, "-q") == 2
+    assert other.read_text() == "do not lose me"
+    assert animals.read_bytes() == before
+    assert not out.exists()
+    assert capsys.readouterr().err.count("Choose another") == 5
+
+
+def test_first_column__of_numbers_with_a_slip_is_not_taken_for_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{i / 10},{i}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,b", *lines, "hello,3"]))
+    assert run("fit", "bhc", tmp_path / "t.csv", "--out", tmp_path / "m", "-q") == 2
+    assert "column 'a', line 42" in capsys.readouterr().err
+
+
+def test_categories__are_not_modelled_as_numbers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{i / 7:.3f},{'red' if i % 2 else 'blue'}" for i in range(12)]
+    (tmp_path / "t.csv").write_text("\n".join(["size,colour", *rows]))
+    arguments = ["fit", "bhc", tmp_path / "t.csv", "--out", tmp_path / "m", "-q"]
+    assert run(*arguments, "--family", "gaussian") == 2
+    assert "categories in column 'colour'" in capsys.readouterr().err
 
 
 def test_cluster__that_cannot_be_reached_is_exit_1(

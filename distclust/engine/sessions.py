@@ -258,7 +258,7 @@ def _join(address: str, timeout: float) -> Session:
         try:
             with Client(address, timeout=timeout, set_as_default=False) as scout:
                 _check_cluster(scout, address, timeout)
-        except OSError as error:
+        except (OSError, EOFError, MemoryError) as error:  # nobody, or another protocol
             raise unreachable from error
         except ValueError as error:
             raise InputError(

@@ -10,6 +10,7 @@ import contextlib
 import contextvars
 import functools
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -129,8 +130,17 @@ def thread_map(
         helpers = [pool.submit(contextvars.copy_context().run, work) for _ in range(n_helpers)]
         try:
             work()
-        finally:
-            errors = [_finish(helper) for helper in helpers]
+        except Exception:
+            for helper in helpers:
+                _finish(helper)
+            raise
+        except BaseException:
+            # An interrupt waits for nobody: it may have struck inside the compiler, whose
+            # lock a helper would then wait for in vain.
+            for helper in helpers:
+                helper.cancel()
+            raise
+        errors = [_finish(helper) for helper in helpers]
         for error in filter(None, errors):
             raise error
     return results
@@ -166,7 +176,9 @@ def map_in_order(call: Callable[[int], Result], n_items: int, threads: int) -> I
         while pending:
             yield pending.popleft().result()
     finally:
-        pool.shutdown(cancel_futures=True)
+        # An interrupt waits for nobody, as in thread_map.
+        interrupted = isinstance(sys.exc_info()[1], KeyboardInterrupt)
+        pool.shutdown(wait=not interrupted, cancel_futures=True)
 
 
 def _call_limited(call: Callable[[int], Result], i: int) -> Result:

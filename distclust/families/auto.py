@@ -16,8 +16,9 @@ real numbers in a sparse matrix               none: estimators ask for a family 
 
 Columns of one type (an array, or a table that could be one) are one group, judged by their
 values whatever their type. In other tables each column is judged by itself first: booleans
-and whole numbers 0 and 1 are binary, other whole numbers from 0 on are counts, categories
-are categories, the rest is real; the groups then follow the rule of arrays.
+and whole numbers 0 and 1 are binary, other whole numbers from 0 on are counts (with gaps too,
+which make pandas hold them as real ones), categories are categories, the rest is real; the
+groups then follow the rule of arrays.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ def _group_of(profile: Profile, d: int, column: NumberColumn) -> Group:
         return "category"
     if column.number == "bool":
         return "binary"
-    if column.number == "integer" and profile.minimum[d] >= 0:
+    # A gap makes pandas turn whole numbers into real ones.
+    whole = column.number == "integer" or (profile.n_missing[d] > 0 and profile.all_integer[d])
+    if whole and profile.minimum[d] >= 0 and np.isfinite(profile.maximum[d]):
         return "binary" if profile.maximum[d] <= 1 else "counts"
     return "real"
 

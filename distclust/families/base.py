@@ -88,6 +88,7 @@ class Family(ABC):
 
     name: ClassVar[str] = ""
     supports_missing: ClassVar[bool] = False
+    takes_categories: ClassVar[bool] = False
     positive: ClassVar[tuple[str, ...]] = ()
 
     n_features: int = field(default=0, kw_only=True)
@@ -132,6 +133,11 @@ class Family(ABC):
                 f"{len(columns)} columns",
                 "Pass the same columns the family was made for.",
             )
+        if not self.takes_categories:
+            is_category = np.array([column.kind == "category" for column in columns])
+            expected = f"numbers for the {type(self).__name__} family"
+            hint = "Drop that column, or leave the choice of the family to 'auto'."
+            refuse(is_category, columns, where, expected, "categories", hint)
         refuse(profile.any_infinite, columns, where, "finite numbers", "an infinite value")
         size = np.maximum(np.abs(profile.minimum), np.abs(profile.maximum))
         huge = (size > LARGEST_NUMBER) & np.isfinite(size)

@@ -72,6 +72,7 @@ class Categorical(CompiledFamily):
 
     name = "categorical"
     supports_missing = True
+    takes_categories = True
 
     alpha: Hyperparameter = None
     n_levels: Any = None

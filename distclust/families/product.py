@@ -43,6 +43,7 @@ class Product(Family):
 
     name = "product"
     supports_missing = True  # each part answers for its own columns
+    takes_categories = True
 
     parts: Any = ()
 

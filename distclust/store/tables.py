@@ -183,6 +183,9 @@ def _name_rows(frame: pd.DataFrame, ids: str | None) -> pd.DataFrame:
     if str(frame.columns[0]).startswith("Unnamed:"):
         return frame.set_index(frame.columns[0]).rename_axis("row")
     is_name = pd.api.types.is_string_dtype(first.dtype) and first.notna().all() and first.is_unique
+    is_numbers = pd.to_numeric(first, errors="coerce").notna().mean() > 1.0 - SLIPS
+    if is_numbers:  # with a slip, which is told below
+        return frame
     return frame.set_index(frame.columns[0]) if is_name and frame.shape[1] > 1 else frame
 
 
