@@ -248,7 +248,10 @@ class Family(ABC):
         return np.asarray(self.log_predictive(row, stats)[0])
 
     def feature_means(self, stats: FloatArray) -> FloatArray:
-        """Return the mean of the observed entries, shape (B, n_features); NaN if unknown."""
+        """Return the mean of the observed entries, shape (B, n_features).
+
+        NaN where it is unknown or means nothing, as for categories.
+        """
         return np.full((len(stats), self.n_features), np.nan)
 
     def feature_information(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:

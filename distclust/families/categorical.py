@@ -267,15 +267,6 @@ class Categorical(CompiledFamily):
         out: FloatArray = np.log(hits / (self._totals[column] + stats[:, levels].sum(axis=1)))
         return out
 
-    def feature_means(self, stats: FloatArray) -> FloatArray:
-        """Return the code of the most frequent level, shape (B, D); NaN if none."""
-        means = np.full((len(stats), self.n_features), np.nan)
-        for d in range(self.n_features):
-            counts = stats[:, 1 + self._starts[d] : 1 + self._starts[d + 1]]
-            known = counts.sum(axis=1) > 0
-            means[known, d] = counts[known].argmax(axis=1)
-        return means
-
     def feature_information(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:
         """Return the mutual information of each column with membership, in nats."""
         weights, _ = self.affine(np.stack([stats_a, stats_b]))

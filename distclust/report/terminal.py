@@ -75,9 +75,14 @@ def cluster_table(clusters: Sequence[Cluster], *, features: bool = True) -> Tabl
 
 
 def telling(cluster: Cluster) -> list[str]:
-    """Features that tell the cluster apart, with an arrow for more or less than there."""
+    """Features that tell the cluster apart, with an arrow for more or less than there.
+
+    Categories have no mean, hence no arrow.
+    """
     return [
         f"{feature.name} {'↑' if feature.mean_here > feature.mean_there else '↓'}"
+        if feature.mean_here == feature.mean_here
+        else feature.name
         for feature in cluster.features
     ]
 

@@ -498,5 +498,8 @@ def _feature_texts(tree: Tree, node: int) -> Iterator[str]:
     if tree.family is None or tree.statistics is None or node == tree.root:
         return
     for feature in tree.top_features(node, 2):
+        if np.isnan(feature.mean):  # a category
+            yield feature.name
+            continue
         sign = "↑" if feature.mean > feature.sibling_mean else "↓"
         yield f"{feature.name} {sign} {feature.mean:.3g}"

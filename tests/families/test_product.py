@@ -44,7 +44,7 @@ def test_product__entries_and_features_find_their_part() -> None:
         actual = family.entry_log_predictive(column, value, stats)
         np.testing.assert_allclose(actual, expected, rtol=1e-12)
     assert information.shape == (3,)
-    np.testing.assert_allclose(means[0], [1.0, 0.5, 0.0])
+    np.testing.assert_allclose(means[0], [1.0, 0.5, np.nan])
     with pytest.raises(InputError, match="a column below 3"):
         family.entry_log_predictive(3, 0.0, stats)
 
