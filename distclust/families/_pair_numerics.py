@@ -408,3 +408,46 @@ def add_poisson_rates(
             for d in range(n_columns):
                 total -= counts[s, d] * log_rates[d]
         out[position] += total
+
+
+@compiled
+def add_bernoulli_zeros(
+    k: int,
+    others: Ints,
+    n_rows: Ints,
+    counts: Counts,
+    is_leaf: npt.NDArray[np.bool_],
+    leaf_start: Ints,
+    leaf_columns: Counts,
+    beta: Floats,
+    out: Floats,
+) -> None:
+    """Add Σ [log Γ(β + n − c) − log Γ(β + n)] over the columns with ones of k or of the other."""
+    n_columns = counts.shape[1]
+    last_n, base = -1, 0.0
+    for position in range(others.shape[0]):
+        s = others[position]
+        n = n_rows[k] + n_rows[s]
+        total = 0.0
+        if is_leaf[s]:
+            if n != last_n:
+                base = 0.0
+                for d in range(n_columns):
+                    if counts[k, d] > 0:
+                        full = math.lgamma(beta[d] + n)
+                        base += math.lgamma(beta[d] + (n - counts[k, d])) - full
+                last_n = n
+            total = base
+            for place in range(leaf_start[s], leaf_start[s + 1]):
+                d = leaf_columns[place]
+                rest = beta[d] + (n - counts[k, d])
+                if counts[s, d] == 1:
+                    total -= math.log(rest - 1.0)
+                else:
+                    total += math.lgamma(rest - counts[s, d]) - math.lgamma(rest)
+        else:
+            for d in range(n_columns):
+                c = counts[k, d] + counts[s, d]
+                if c > 0:
+                    total += math.lgamma(beta[d] + (n - c)) - math.lgamma(beta[d] + n)
+        out[position] += total

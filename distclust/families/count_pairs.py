@@ -7,6 +7,7 @@ many entries as there are counts in the data answers every union.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -14,6 +15,7 @@ from scipy.special import gammaln
 
 from distclust.families import _pair_numerics as numerics
 from distclust.families.base import Family
+from distclust.families.bernoulli import Bernoulli
 from distclust.families.categorical import Categorical
 from distclust.families.multinomial import Multinomial
 from distclust.families.pair_scorer import ROUNDING, Floats, Indices, PairScorer
@@ -136,12 +138,37 @@ class PoissonPairs(CountPairs):
         return float(((2 * self._shape + totals) * logs).sum() + self.stats[:, 1].sum())
 
 
+class SparseBernoulliPairs(CountPairs):
+    """Wide binary data: log f is that of zeros plus the columns with ones (spec 8.2)."""
+
+    def __init__(self, family: Bernoulli, stats: Floats) -> None:
+        self._beta = family.beta
+        self._log_base = functools.cache(family.log_base)
+        super().__init__(family, stats, family.alpha)
+
+    def _sizes_part(self, k: int, others: Indices, out: Floats) -> None:
+        sizes, place = np.unique(self._n_rows[k] + self._n_rows[others], return_inverse=True)
+        out += np.array([self._log_base(float(n)) for n in sizes])[place]
+        numerics.add_bernoulli_zeros(
+            k, others, self._n_rows, self._counts, self._is_leaf, self._leaf_start,
+            self._leaf_columns, self._beta, out,
+        )  # fmt: skip
+
+    def _largest_part(self) -> float:
+        n_rows = float(self._n_rows.sum())
+        # log Γ is largest at either end of its range.
+        ends = [float(self._beta.min()), n_rows + float(self._beta.max()) + 2.0]
+        largest = 1.0 + max(abs(math.lgamma(end)) for end in ends)
+        return abs(self._log_base(n_rows)) + 2.0 * len(self._beta) * largest
+
+
 def count_scorer(family: Family, stats: Floats) -> PairScorer | None:
     """Return a scorer with tables, or None for other families or tables that would not fit."""
     kinds: dict[type[Family], type[CountPairs]] = {
         Multinomial: MultinomialPairs,
         Categorical: CategoricalPairs,
         Poisson: PoissonPairs,
+        Bernoulli: SparseBernoulliPairs,
     }
     kind = kinds.get(type(family))
     if kind is None or family.has_missing or _has_gaps(family, stats):

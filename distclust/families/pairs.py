@@ -170,8 +170,15 @@ def pair_scorer(family: Family, stats: Floats) -> PairScorer:
     """Return the fastest scorer there is for a resolved family and its statistics."""
     if stats[:, 0].sum() >= _MOST_ROWS:  # counts are held in 32 bits below
         return PairScorer(family, stats)
-    if isinstance(family, Bernoulli) and not family.has_missing:
+    if isinstance(family, Bernoulli) and not family.has_missing and _is_narrow(stats):
         return BernoulliPairs(family, stats)
     if isinstance(family, Gaussian):
         return GaussianPairs(family, stats)
     return count_scorer(family, stats) or PairScorer(family, stats)
+
+
+def _is_narrow(stats: Floats) -> bool:
+    """Whether tables of a binary problem fit, or its rows are too dense for lists of ones."""
+    n_columns = stats.shape[1] - 1
+    fits = 16.0 * n_columns * (stats[:, 0].sum() + 1.0) <= _TABLE_BYTES
+    return bool(fits or 8 * np.count_nonzero(stats[:, 1:]) > stats[:, 1:].size)

@@ -15,7 +15,7 @@ from distclust.families import (
     Poisson,
 )
 from distclust.families.base import Family
-from distclust.families.count_pairs import CountPairs
+from distclust.families.count_pairs import CountPairs, SparseBernoulliPairs
 from distclust.families.pair_scorer import PairScorer
 from distclust.families.pairs import pair_scorer
 from distclust.trees import search as search_module
@@ -247,6 +247,32 @@ def test_count_scorer__is_used_and_gives_way_when_tables_would_not_fit(problem, 
     assert isinstance(pair_scorer(family, stats), CountPairs)
     monkeypatch.setattr("distclust.families.count_pairs._TABLE_ENTRIES", 3)
     assert type(pair_scorer(family, stats)) is PairScorer
+
+
+def wide_problem(seed, n, d):
+    rng = np.random.default_rng(seed)
+    centres = rng.beta(0.1, 3.0, size=(4, d))
+    rows = (rng.random((n, d)) < centres[rng.integers(0, 4, n)]).astype(int)
+    family = Bernoulli(rng.gamma(0.5, size=d), rng.gamma(2.0, size=d))
+    return family, family.accumulate(rows, np.arange(n), n)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sparse_bernoulli_pairs__change_nothing(weighted, monkeypatch):
+    family, stats = wide_problem(0, 150, 400)
+    if weighted:
+        stats *= np.random.default_rng(1).integers(1, 4, (150, 1))
+    plan = SearchPlan(DirichletProcess(1.0), key_budget=0.0)
+    expected = greedy_search(family, stats, plan)
+    monkeypatch.setattr("distclust.families.pairs._TABLE_BYTES", 1000)
+    scorer = pair_scorer(family, stats)
+    assert isinstance(scorer, SparseBernoulliPairs)
+    others = np.arange(1, 150)
+    row, error = scorer.row(0, others)
+    assert np.abs(row - scorer.exact(0, others)).max() <= error < 1e-4
+    found = greedy_search(family, stats, plan)
+    np.testing.assert_array_equal(found.structure.child_list, expected.structure.child_list)
+    np.testing.assert_array_equal(found.log_marginal, expected.log_marginal)
 
 
 def test_bernoulli_pairs__tables_have_the_bits_of_the_formula():
