@@ -275,8 +275,13 @@ def _common(options: dict[str, Any]) -> Any:
 
 
 def _is_ours_or_grave(record: logging.LogRecord) -> bool:
-    """Leave out what others log, such as Dask on every worker that comes and goes."""
-    return record.name.startswith("distclust") or record.levelno >= logging.ERROR
+    """Leave out what others log, such as Dask on every worker that comes and goes.
+
+    asyncio complains of tasks that an interrupt cut off, which is what an interrupt is for.
+    """
+    if record.name.startswith("distclust"):
+        return True
+    return record.levelno >= logging.ERROR and record.name != "asyncio"
 
 
 def _reading(options: dict[str, Any]) -> Any:
