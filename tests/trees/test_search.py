@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -229,6 +231,10 @@ def test_pair_scorer__stays_within_its_stated_error(problem, scale):
         assert np.abs(row - scorer.exact(k, others)).max() <= row_error
 
 
+@pytest.mark.skipif(
+    os.environ.get("NUMBA_DISABLE_JIT") == "1",
+    reason="plain Python holds the interpreter, so threads cannot meet",
+)
 @pytest.mark.parametrize("problem", list(PROBLEMS))
 def test_leaf_rows__of_several_threads_do_not_meet(problem):
     # Leaves of different sizes take the general route, one compiled call a row.
