@@ -243,8 +243,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning
     try:
         code = distclust.main(arguments, prog_name="distclust", standalone_mode=False)
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(_one_sentence(error), err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         say = "Interrupted; nothing half-written was left. Run the same command again."
@@ -258,6 +261,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"{error.filename or 'distclust'}: {error.strerror or error}", err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _one_sentence(error: click.ClickException) -> str:
+    """Place, finding and remedy of a command that cannot be understood."""
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "distclust"
+    found = " ".join(error.format_message().split()).rstrip(".")
+    return f"{where}: {found}. See `{where} --help`."
 
 
 def _common(options: dict[str, Any]) -> Any:
