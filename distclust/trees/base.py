@@ -301,7 +301,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
                 _check_n_features(self, X, reset=reset)
         except (ValueError, TypeError) as error:
             hint = "Name columns by strings." if reset else "Pass the same columns."
-            raise InputError(where, expected, str(error), hint) from None
+            raise InputError(where, expected, str(error).rstrip().rstrip("."), hint) from None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
