@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -275,7 +276,7 @@ def _check_same_columns(model: Model, table: Table, source: Path) -> None:
     if lacking:
         got, hint = f"none named {lacking[0]!r}", "Add that column."
     elif extra:
-        got, hint = f"{extra[0]!r} as well", f"Pass --drop {extra[0]}."
+        got, hint = f"{extra[0]!r} as well", f"Pass --drop {shlex.quote(str(extra[0]))}."
     raise InputError(str(source), "the columns of the fit", got, hint)
 
 
