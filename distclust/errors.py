@@ -6,6 +6,8 @@
     ├── InputError (ValueError)          data or parameters refused before work starts
     ├── MissingFileError (FileNotFoundError)
     ├── ModelFormatError (ValueError)    a model file that cannot be trusted
+    ├── StoreError (ValueError)          a store that cannot be trusted
+    ├── ConflictError (RuntimeError)     another writer changed the store first
     ├── CapacityError (MemoryError)      work that would not fit, refused before it starts
     ├── InterruptedFit (RuntimeError)    stopped on request; running again resumes or restarts
     └── ClusterError (RuntimeError)      the Dask cluster is unreachable, mixed or lost
@@ -63,6 +65,16 @@ class ModelFormatError(DistclustError, ValueError):
     """A model file is truncated, altered, foreign or of a newer format."""
 
     exit_code = 2
+
+
+class StoreError(DistclustError, ValueError):
+    """A store is missing, unfinished, altered, hostile, or of a newer format."""
+
+    exit_code = 2
+
+
+class ConflictError(DistclustError, RuntimeError):
+    """Another writer published a change first, or is still at work."""
 
 
 class CapacityError(DistclustError, MemoryError):
