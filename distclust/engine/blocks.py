@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from distclust import events
 from distclust.engine.sessions import current_client, local_threads
-from distclust.engine.threads import map_in_order, one_blas_thread
+from distclust.engine.threads import count_of, map_in_order, one_blas_thread
 from distclust.store import Block, Matrix, Profile, profile_block
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ def map_blocks(
     if client is None:
         results = map_in_order(
             lambda i: function(matrix.block(i), matrix.block_bounds(i)[0], *shared),
-            n_blocks,
+            range(n_blocks),
             local_threads(),
         )
     else:
@@ -69,18 +69,20 @@ def reduce_blocks(
 def map_ordered(
     function: Callable[..., Result], items: Iterable[Any], *shared: Any, stage: str = ""
 ) -> Iterator[Result]:
-    """Yield ``function(item, *shared)`` for every item, in order; see `map_blocks`."""
+    """Yield ``function(item, *shared)`` for every item, in order; see `map_blocks`.
+
+    Items are taken as they are needed: they may come from a stream.
+    """
     _check_travels(function)
-    todo = list(items)
     client = current_client()
     if client is None:
-        results = map_in_order(lambda i: function(todo[i], *shared), len(todo), local_threads())
+        results = map_in_order(lambda item: function(item, *shared), items, local_threads())
     else:
         from distclust.engine.on_client import map_items
 
-        arguments = ((item,) for item in todo)
+        arguments = ((item,) for item in items)
         results = map_items(client, function, arguments, shared, stage or function.__name__)
-    yield from _reported(results, len(todo), stage)
+    yield from _reported(results, count_of(items, None), stage)
 
 
 def run(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
@@ -123,11 +125,21 @@ def _map_on_client(
     if isinstance(matrix, DaskMatrix):
         return map_dask_blocks(client, function, matrix, shared, name)
     indices = range(matrix.n_blocks)
+    if matrix.travels_by_name:
+        sent = (function, matrix, *shared)
+        return map_items(client, _read_and_call, ((i,) for i in indices), sent, name)
     arguments = ((matrix.block(i), matrix.block_bounds(i)[0]) for i in indices)
     return map_items(client, function, arguments, shared, name)
 
 
-def _reported(results: Iterator[Result], total: int, stage: str) -> Iterator[Result]:
+def _read_and_call(
+    index: int, function: Callable[..., Result], matrix: Matrix, *shared: Any
+) -> Result:
+    """Read a block where it is worked on; runs on a worker that sees the store."""
+    return function(matrix.block(index), matrix.block_bounds(index)[0], *shared)
+
+
+def _reported(results: Iterator[Result], total: int | None, stage: str) -> Iterator[Result]:
     if not stage:
         yield from results
         return

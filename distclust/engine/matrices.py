@@ -25,7 +25,8 @@ def as_matrix(X: Any, *, columns: tuple[Column, ...] | None = None, where: str =
     X
         Shape (n_rows, n_features): a numpy array or nested lists, a scipy sparse matrix
         or array of any format, a `sparse` array, a pandas table, a Dask array whose
-        chunks are any of the arrays above, or a `Matrix`.
+        chunks are any of the arrays above, a path or URL of a store (of ours, an AnnData
+        ``.zarr`` or a plain Zarr array), an opened store, or a `Matrix`.
     columns
         Columns of a fitted model. New data must fit them: as many, the same names in the
         same order where the data have names, and only known levels.
@@ -38,15 +39,19 @@ def as_matrix(X: Any, *, columns: tuple[Column, ...] | None = None, where: str =
         For anything that is not a table of real numbers, booleans or categories. Values
         of a Dask array are checked when they are read.
     """
-    if X is None or isinstance(X, (str, bytes, os.PathLike, dict, set)):
+    if X is None or isinstance(X, (bytes, dict, set)):
         raise InputError(
             where,
-            "rows and features: an array, a sparse matrix, a pandas table or a Dask array",
+            "rows and features: an array, a sparse matrix, a table, a Dask array or a store",
             f"{X!r:.60}",
             "Read a file first, for example with pandas.read_csv.",
         )
     if isinstance(X, Matrix):
         matrix = X
+    elif isinstance(X, (str, os.PathLike)):
+        matrix = _from_store(X, where)
+    elif _is_from("distclust", X) and hasattr(X, "matrix"):  # an opened store
+        matrix = X.matrix()
     elif _is_from("pandas", X):
         matrix = _from_pandas(X, columns, where)
     elif _is_from("dask", X):
@@ -56,6 +61,21 @@ def as_matrix(X: Any, *, columns: tuple[Column, ...] | None = None, where: str =
     if columns is not None and columns != matrix.columns:
         _check_columns(matrix, columns, where)
     return matrix
+
+
+def _from_store(path: str | os.PathLike[str], where: str) -> Matrix:
+    """Open the store at a path or URL; a table in a file is not one."""
+    from distclust.store.matrix_store import open_store
+
+    text = os.fspath(path)
+    if os.path.isfile(text):
+        raise InputError(
+            where,
+            "a store",
+            f"the file {text!r:.60}",
+            "Make a store of it with distclust.ingest, or read it, for example with pandas.",
+        )
+    return open_store(text).matrix()
 
 
 def _from_memory(X: Any, columns: tuple[Column, ...] | None, where: str) -> Matrix:

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from distclust.errors import InputError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Default = TypeVar("Default", int, None)
 
 # Threads granted to the work in this context; None where the engine granted nothing yet.
 granted_threads: contextvars.ContextVar[int | None] = contextvars.ContextVar(
@@ -156,23 +157,26 @@ def _shared_pool(process: int) -> ThreadPoolExecutor:  # a forked child has thre
     return ThreadPoolExecutor(max_workers=64, thread_name_prefix=f"distclust-{process}")
 
 
-def map_in_order(call: Callable[[int], Result], n_items: int, threads: int) -> Iterator[Result]:
-    """Yield ``call(0), call(1), ...`` in order, at most ``2 * threads`` of them ahead.
+def map_in_order(
+    call: Callable[[Item], Result], items: Iterable[Item], threads: int
+) -> Iterator[Result]:
+    """Yield ``call(item)`` for every item in order, at most ``2 * threads`` of them ahead.
 
-    A single item runs in the calling thread and keeps all its threads to itself.
+    Items are taken as they are needed: they may come from a stream. A single item runs in
+    the calling thread and keeps all its threads to itself.
     """
-    if n_items <= 1 or threads == 1:
-        for i in range(n_items):
-            yield _call_limited(call, i)
+    if threads == 1 or count_of(items, 2) <= 1:
+        for item in items:
+            yield _call_limited(call, item)
         return
-    pool = ThreadPoolExecutor(min(threads, n_items), thread_name_prefix="distclust-map")
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="distclust-map")
     try:
         pending: deque[Future[Result]] = deque()
-        for i in range(n_items):
+        for item in items:
             if len(pending) == 2 * threads:
                 yield pending.popleft().result()
             context = contextvars.copy_context()
-            pending.append(pool.submit(context.run, _call_granted, call, i))
+            pending.append(pool.submit(context.run, _call_granted, call, item))
         while pending:
             yield pending.popleft().result()
     finally:
@@ -181,11 +185,16 @@ def map_in_order(call: Callable[[int], Result], n_items: int, threads: int) -> I
         pool.shutdown(wait=not interrupted, cancel_futures=True)
 
 
-def _call_limited(call: Callable[[int], Result], i: int) -> Result:
+def count_of(items: Iterable[Any], unknown: Default) -> int | Default:
+    """Return how many items there are, or `unknown` for a stream."""
+    return len(items) if isinstance(items, Sized) else unknown
+
+
+def _call_limited(call: Callable[[Item], Result], item: Item) -> Result:
     with one_blas_thread:
-        return call(i)
+        return call(item)
 
 
-def _call_granted(call: Callable[[int], Result], i: int) -> Result:
+def _call_granted(call: Callable[[Item], Result], item: Item) -> Result:
     with grant_threads(1), one_blas_thread:
-        return call(i)
+        return call(item)

@@ -6,7 +6,7 @@ Whatever reads or writes many parts takes a `Mapper`. In process and on a cluste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any, Protocol, TypeVar
 
 from distclust import events
@@ -31,11 +31,11 @@ def serial_map(
     function: Callable[..., Result], items: Iterable[Any], *shared: Any, stage: str = ""
 ) -> Iterator[Result]:
     """Yield ``function(item, *shared)`` for one item after another."""
-    todo = list(items)
     if not stage:
-        yield from (function(item, *shared) for item in todo)
+        yield from (function(item, *shared) for item in items)
         return
-    with events.stage(stage, len(todo)) as progress:
-        for item in todo:
+    total = len(items) if isinstance(items, Sized) else None
+    with events.stage(stage, total) as progress:
+        for item in items:
             yield function(item, *shared)
             progress.advance()

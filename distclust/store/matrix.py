@@ -2,7 +2,9 @@
 
 Block ``i`` holds rows ``[i * B, (i + 1) * B)``. ``B`` follows from the number of features
 and the layout alone, never from the number of rows or from how the data are chunked, so
-that every reduction over blocks has the same shapes and the same order everywhere.
+that every reduction over blocks has the same shapes and the same order everywhere. In a
+store that rows were deleted from, these are stored positions: a block holds the rows that
+are still there, and a block without any is left out.
 
 A dense block is a C-contiguous, aligned array: booleans and integers keep their type, every other
 number is float64, a missing value is NaN and a category is the code of its level. A sparse
@@ -16,11 +18,13 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse
+
+from distclust.seeding import row_keys
 
 Array: TypeAlias = npt.NDArray[Any]
 Block: TypeAlias = Array | scipy.sparse.csr_array
@@ -104,10 +108,13 @@ class Matrix(ABC):
     is_sparse
         Whether blocks are ``csr_array`` rather than dense arrays.
     block_rows
-        Rows in every block but the last.
+        Stored positions in every block but the last.
+    travels_by_name
+        Whether pickling sends where the rows lie instead of the rows.
     """
 
     is_sparse: bool
+    travels_by_name: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -147,6 +154,14 @@ class Matrix(ABC):
         if not 0 <= start < self.shape[0]:
             raise IndexError(f"block {index} of a matrix with {self.n_blocks} blocks")
         return start, min(start + self.block_rows, self.shape[0])
+
+    def block_ids(self, index: int) -> Array:
+        """Identifiers of the rows of block `index`, shape (rows,)."""
+        return self.row_ids[slice(*self.block_bounds(index))]
+
+    def block_keys(self, index: int) -> npt.NDArray[np.uint64]:
+        """64-bit keys of the rows of block `index`, shape (rows,); see `row_keys`."""
+        return row_keys(self.block_ids(index))
 
     @abstractmethod
     def block(self, index: int) -> Block:

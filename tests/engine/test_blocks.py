@@ -239,6 +239,14 @@ def test_run__a_timeout_of_the_function_is_its_own_error(on_client):
         engine.run(time_out, 0)
 
 
+def test_map_ordered__takes_from_a_stream_only_what_is_soon_needed():
+    taken = []
+    stream = (taken.append(i) or i for i in range(1000))
+    results = engine.map_ordered(fail_on, stream, -1)
+    assert [next(results) for _ in range(10)] == list(range(10))
+    assert len(taken) <= 11 + 2 * engine.local_threads()
+
+
 def test_map_ordered__nothing_to_do():
     assert list(engine.map_ordered(fail_on, [], 0)) == []
 

@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 
+from distclust.seeding import row_keys
 from distclust.store import (
     ArrayMatrix,
     Column,
@@ -181,6 +182,15 @@ def test_sparse_matrix__blocks_equal_slices(n_rows):
         assert block.has_canonical_format
         np.testing.assert_array_equal(block.toarray(), whole[start:stop].toarray())
         assert np.shares_memory(block.data, matrix.read_all().data)
+
+
+def test_block_ids_and_keys__are_those_of_the_rows():
+    ids = np.array([f"row {i}" for i in range(600)])
+    matrix = ArrayMatrix(np.zeros((600, 2**13)), row_ids=ids)
+    assert matrix.n_blocks == 3
+    assert matrix.block_ids(1).tolist() == ids[256:512].tolist()
+    keys = np.concatenate([matrix.block_keys(i) for i in range(3)])
+    assert np.array_equal(keys, row_keys(ids))
 
 
 def test_matrix__columns_and_row_ids_have_defaults():
