@@ -434,7 +434,7 @@ def test_fit__interrupted_is_exit_3_and_leaves_nothing(
     rows = np.random.default_rng(0).integers(0, 2, size=(6000, 64))
     np.save(tmp_path / "rows.npy", rows)
     out, events = tmp_path / "m", tmp_path / "events"
-    command = [sys.executable, "-m", "distclust.cli", "fit", "bhc", str(tmp_path / "rows.npy")]
+    command = [sys.executable, "-m", "distclust", "fit", "bhc", str(tmp_path / "rows.npy")]
     command += ["--out", str(out), "--events", str(events)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 120
@@ -454,7 +454,7 @@ def test_warnings__are_one_line_on_standard_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "t.csv").write_text("x,y\n1,0\n1,1\n1,0\n1,1\n")
-    command = [sys.executable, "-m", "distclust.cli", "fit", "bhc", str(tmp_path / "t.csv")]
+    command = [sys.executable, "-m", "distclust", "fit", "bhc", str(tmp_path / "t.csv")]
     command += ["--out", str(tmp_path / "m"), "-q"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -467,7 +467,7 @@ def test_warnings__are_one_line_on_standard_error(
 def test_demo__runs_on_a_local_cluster_and_writes_its_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = [sys.executable, "-m", "distclust.cli", "demo", "--out", str(tmp_path / "demo")]
+    command = [sys.executable, "-m", "distclust", "demo", "--out", str(tmp_path / "demo")]
     done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     on_cluster = json.loads(done.stdout)

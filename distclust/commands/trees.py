@@ -1,49 +1,35 @@
-"""What each command does, once its arguments are parsed.
-
-One plain function a verb. Results go to standard output, as text for people or as one JSON
-document; progress, notes and logs go to standard error. Everything that can be refused is
-refused before work starts, and files appear whole or not at all.
-"""
+"""The verbs around fitted trees: fit, predict, show, demo, doctor."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
 import shlex
-import signal
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distclust import events
-from distclust.errors import InputError, MissingFileError
-from distclust.report.listeners import json_lines, progress
+from distclust.commands.common import (
+    Common,
+    check_events,
+    check_output,
+    check_replaceable,
+    connected,
+    console,
+    followed,
+    print_json,
+    say_plan,
+)
+from distclust.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
-    from distclust.report.plan import Plan
     from distclust.store.tables import Table
     from distclust.trees import BHC, BayesianRoseTree
 
     Model = BHC | BayesianRoseTree
-
-
-@dataclass(frozen=True)
-class Common:
-    """Options that every verb takes."""
-
-    as_json: bool = False
-    seed: int = 0
-    plan: bool = False
-    quiet: bool = False
-    events: Path | None = None  # file for JSON lines of progress
 
 
 @dataclass(frozen=True)
@@ -75,25 +61,25 @@ def fit(
     from distclust.report.summary import summarise
 
     check_output(out, source)
-    _check_events(common, source, out)
+    check_events(common, source, out)
     table = _read(source, reading)
     model = make_model(fitting, common.seed)
     if common.plan:
         from distclust.report.plan import plan_fit
 
-        _say_plan(plan_fit(model, table), common)
+        say_plan(plan_fit(model, table), common)
         return
-    with _followed(common), _connected(scheduler):
+    with followed(common), connected(scheduler):
         model.fit(table)
     model.save(out)
     summary = summarise(model)
     if common.as_json:
-        _print_json({"command": "fit", "model": str(out), **summary.as_dict()})
+        print_json({"command": "fit", "model": str(out), **summary.as_dict()})
     elif not common.quiet:
         from distclust.report.terminal import print_summary
 
-        print_summary(_console(), summary)
-        _console().print(f"Model written to {out}", highlight=False)
+        print_summary(console(), summary)
+        console().print(f"Model written to {out}", highlight=False)
 
 
 def predict(
@@ -108,17 +94,17 @@ def predict(
     """Place the rows of a table in the clusters of a model."""
     if out is not None:
         check_output(out, source, model_path, is_model=False)
-        _check_replaceable(out, b"row,cluster,", "predictions")
-    _check_events(common, source, model_path, *([] if out is None else [out]))
+        check_replaceable(out, b"row,cluster,", "predictions")
+    check_events(common, source, model_path, *([] if out is None else [out]))
     model = _load(model_path)
     table = _read(source, reading)
     _check_same_columns(model, table, source)
     if common.plan:
         from distclust.report.plan import plan_predict
 
-        _say_plan(plan_predict(table.shape[0], table.shape[1], model.tree_.n_nodes), common)
+        say_plan(plan_predict(table.shape[0], table.shape[1], model.tree_.n_nodes), common)
         return
-    with _followed(common), _connected(scheduler):
+    with followed(common), connected(scheduler):
         frame = _predictions(model, table, probabilities)
     if out is not None:
         from distclust.store.files import write_csv
@@ -127,11 +113,11 @@ def predict(
     if common.as_json:
         rows = frame.to_dict(orient="records") if out is None else []
         target = {"out": str(out)} if out is not None else {"rows": rows}
-        _print_json({"command": "predict", "n_rows": len(frame), **target})
+        print_json({"command": "predict", "n_rows": len(frame), **target})
     elif out is None:
         sys.stdout.write(frame.to_csv(index=False))
     elif not common.quiet:
-        _console().print(f"{len(frame):,} predictions written to {out}", highlight=False)
+        console().print(f"{len(frame):,} predictions written to {out}", highlight=False)
 
 
 @dataclass(frozen=True)
@@ -166,7 +152,7 @@ def show(model_path: Path, showing: Showing, common: Common) -> None:
 
         n_rows, n_features = len(model.tree_.leaf_of_row), int(model.n_features_in_)
         disk = model_path.stat().st_size if written else 0
-        _say_plan(Plan("show", n_rows, n_features, 0, 2 * disk, disk, 2.0), common)
+        say_plan(Plan("show", n_rows, n_features, 0, 2 * disk, disk, 2.0), common)
         return
     _write_views(model, showing)
     _say_model(model, showing, written, common)
@@ -179,16 +165,16 @@ def doctor(scheduler: str | None, common: Common) -> int:
     if common.plan:
         from distclust.report.plan import Plan
 
-        _say_plan(Plan("doctor", 0, 0, 0, 0, 0, 2.0), common)
+        say_plan(Plan("doctor", 0, 0, 0, 0, 0, 2.0), common)
         return 0
-    with _connected(scheduler):
+    with connected(scheduler):
         facts = examine()
     if common.as_json:
-        _print_json({"command": "doctor", **facts})
+        print_json({"command": "doctor", **facts})
     else:
         from distclust.report.terminal import print_doctor
 
-        print_doctor(_console(), facts)
+        print_doctor(console(), facts)
     return 1 if facts.get("problems") else 0
 
 
@@ -198,19 +184,19 @@ def demo(out: Path, scheduler: str, common: Common) -> None:
     from distclust.report.demo_data import field_notebook
 
     if common.plan:
-        _say_plan(script.plan(), common)
+        say_plan(script.plan(), common)
         return
     notebook = field_notebook(common.seed)
     is_told = not (common.as_json or common.quiet)
     if is_told:
-        _console().print(script.introduction(notebook), "\n", highlight=False)
-    with _followed(common), _connected(scheduler, workers=2, threads=1):
+        console().print(script.introduction(notebook), "\n", highlight=False)
+    with followed(common), connected(scheduler, workers=2, threads=1):
         found = script.run(notebook, common.seed)
     written = script.write(found, out)
     if common.as_json:
-        _print_json({"command": "demo", **found.as_dict(), "written": written})
+        print_json({"command": "demo", **found.as_dict(), "written": written})
     elif is_told:
-        script.tell(_console(), found, written)
+        script.tell(console(), found, written)
 
 
 def make_model(fitting: Fitting, seed: int) -> Model:
@@ -227,43 +213,6 @@ def make_model(fitting: Fitting, seed: int) -> Model:
     return model
 
 
-def check_output(path: Path, *inputs: Path, is_model: bool = True) -> None:
-    """Refuse an output that cannot be written or would destroy something, before work."""
-    hint = "Choose another name with the option for it."
-    if not path.resolve().parent.is_dir():
-        got = f"no folder {str(path.parent)!r}"
-        raise MissingFileError(str(path), "a place to write to", got, "Create the folder first.")
-    if not os.access(path.resolve().parent, os.W_OK):
-        got = f"no permission in {str(path.parent)!r}"
-        raise MissingFileError(str(path), "a place to write to", got, hint)
-    if path.is_dir():
-        raise InputError(str(path), "a file to write to", "a folder", hint)
-    if path.exists() and not path.is_file():
-        raise InputError(str(path), "an ordinary file to write to", "a device", hint)
-    if path.resolve() in {other.resolve() for other in inputs}:
-        raise InputError(str(path), "an output apart from the inputs", "an input", hint)
-    if is_model and path.exists() and path.stat().st_size and not _looks_like_model(path):
-        got = "an existing file of another kind"
-        raise InputError(str(path), "a new file or an older model", got, hint)
-
-
-def _check_events(common: Common, *others: Path) -> None:
-    """Refuse a log of events that would spoil another file."""
-    if common.events is not None:
-        check_output(common.events, *others, is_model=False)
-        _check_replaceable(common.events, b"{", "events")
-
-
-def _check_replaceable(path: Path, start: bytes, kind: str) -> None:
-    """Refuse an existing file that does not start as one of ours does."""
-    if path.exists() and path.stat().st_size:
-        with path.open("rb") as file:
-            if file.read(len(start)) != start:
-                got = "an existing file of another kind"
-                hint = "Choose another name."
-                raise InputError(str(path), f"a new file or one with {kind}", got, hint)
-
-
 def _check_same_columns(model: Model, table: Table, source: Path) -> None:
     """Say in terms of the command line which columns differ from those of the fit."""
     known = getattr(model, "feature_names_in_", None)
@@ -278,11 +227,6 @@ def _check_same_columns(model: Model, table: Table, source: Path) -> None:
     elif extra:
         got, hint = f"{extra[0]!r} as well", f"Pass --drop {shlex.quote(str(extra[0]))}."
     raise InputError(str(source), "the columns of the fit", got, hint)
-
-
-def _looks_like_model(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"PK"
 
 
 def _load(path: Path) -> Model:
@@ -351,83 +295,13 @@ def _say_model(model: Model, showing: Showing, written: Mapping[str, Path], comm
     if common.as_json:
         files = {name: str(path) for name, path in written.items()}
         newick = {"newick": model.tree_.newick()} if showing.newick else {}
-        _print_json({"command": "show", **summary.as_dict(), **newick, "written": files})
+        print_json({"command": "show", **summary.as_dict(), **newick, "written": files})
         return
     if common.quiet:
         return
-    console = _console()
-    console.print(model.tree_)
-    console.print()
-    print_summary(console, summary, features=False)
+    out = console()
+    out.print(model.tree_)
+    out.print()
+    print_summary(out, summary, features=False)
     for name, path in written.items():
-        console.print(f"{name.capitalize()} written to {path}", highlight=False)
-
-
-@contextmanager
-def _connected(scheduler: str | None, **options: Any) -> Iterator[None]:
-    """Run what is inside on `scheduler`; without one, where the process already runs."""
-    if scheduler is None:
-        yield
-        return
-    from distclust.engine import connect
-
-    if scheduler == "threads":
-        session = connect(scheduler)
-    else:
-        with events.stage(f"connecting to {scheduler}", 1) as starting:
-            with _children_ignore_interrupts() if scheduler == "local" else nullcontext():
-                session = connect(scheduler, **options)
-            starting.advance()
-    with session:
-        yield
-
-
-@contextmanager
-def _children_ignore_interrupts() -> Iterator[None]:
-    """Let processes started inside inherit that Ctrl-C is not for them.
-
-    A terminal sends it to all processes of a command; this one alone decides what to do.
-    """
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, previous)
-
-
-@contextmanager
-def _followed(common: Common) -> Iterator[None]:
-    with progress("off" if common.quiet else "auto"):
-        if common.events is None:
-            yield
-            return
-        with common.events.open("a", encoding="utf-8") as file, json_lines(file):
-            yield
-
-
-def _say_plan(plan: Plan, common: Common) -> None:
-    if common.as_json:
-        _print_json({"command": "plan", **plan.as_dict()})
-    else:
-        from distclust.report.terminal import print_facts
-
-        print_facts(_console(), plan.facts())
-
-
-def _print_json(document: Mapping[str, Any]) -> None:
-    print(json.dumps(_finite(document), ensure_ascii=False, indent=2, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    """JSON knows no infinities: they become null."""
-    if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console()
+        out.print(f"{name.capitalize()} written to {path}", highlight=False)

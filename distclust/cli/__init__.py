@@ -1,0 +1,101 @@
+"""The ``distclust`` command: argument parsing only, one command a verb.
+
+Exit codes: 0 done, 1 failed, 2 bad input (one sentence on standard error), 3 interrupted,
+with nothing half-written: run the same command again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn, TextIO
+
+import click
+
+from distclust._version import __version__
+from distclust.cli import stores, trees
+from distclust.errors import DistclustError
+
+INTERRUPTED = 3
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
+@click.version_option(__version__, prog_name="distclust")
+def distclust() -> None:
+    """Bayesian clustering: hierarchies with probabilities, from a laptop to a Dask cluster.
+
+    Every verb has its own --help with an example.
+    """
+
+
+for verb in (*trees.VERBS, *stores.VERBS):
+    distclust.add_command(verb)
+
+
+def run() -> NoReturn:
+    """Run the command line in a process of its own.
+
+    A command that was interrupted or failed leaves at once: threads that still wait for a
+    connection, or for a compiler that the interrupt struck, have nothing left to finish.
+    """
+    code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if code != 0:
+        os._exit(code)
+    raise SystemExit(0)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    warnings.showwarning = _show_warning
+    try:
+        code = distclust.main(arguments, prog_name="distclust", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return error.exit_code
+    except click.ClickException as error:
+        click.echo(_one_sentence(error), err=True)
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        say = "Interrupted; nothing half-written was left. Run the same command again."
+        click.echo(say, err=True)
+        return INTERRUPTED
+    except DistclustError as error:
+        click.echo(str(error), err=True)
+        return error.exit_code
+    except OSError as error:  # disk full, a lost connection
+        logging.getLogger(__name__).debug("failed", exc_info=True)
+        click.echo(f"{error.filename or 'distclust'}: {error.strerror or error}", err=True)
+        return 1
+    return code if isinstance(code, int) else 0
+
+
+def _one_sentence(error: click.ClickException) -> str:
+    """Place, finding and remedy of a command that cannot be understood."""
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "distclust"
+    found = " ".join(error.format_message().split()).rstrip(".")
+    return f"{where}: {found}. See `{where} --help`."
+
+
+def _interrupt(signal_number: int, frame: object) -> None:
+    """Treat a request to end, as schedulers send it, like Ctrl-C."""
+    raise KeyboardInterrupt
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    click.echo(f"Warning: {message}", err=True)

@@ -1,0 +1,93 @@
+"""Options that several verbs take."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from distclust.commands.common import Common
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+FILE = click.Path(path_type=Path)
+
+
+def common_options(command: Command) -> Command:
+    """Add what every verb takes."""
+    for option in (
+        click.option("-q", "--quiet", is_flag=True, help="No progress and no summary."),
+        click.option("-v", "--verbose", count=True, help="More log lines; twice for all."),
+        click.option(
+            "--plan", is_flag=True, help="Print passes, memory, disk and time; run nothing."
+        ),
+        click.option(
+            "--seed",
+            type=click.IntRange(min=0),
+            default=0,
+            show_default=True,
+            help="Seed of all random choices; commands that make none accept it too.",
+        ),
+        click.option(
+            "--json", "as_json", is_flag=True, help="One JSON document on standard output."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def reading_options(command: Command) -> Command:
+    """Add how to read a table."""
+    for option in (
+        click.option("--category", multiple=True, help="A column of codes, not numbers."),
+        click.option("--drop", multiple=True, help="A column to leave out."),
+        click.option(
+            "--ids",
+            help="The column that names the rows; '' for none. "
+            "By default the first one if it is text and all its values differ.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def running_options(command: Command) -> Command:
+    """Add where to run and where to log progress."""
+    for option in (
+        click.option("--events", type=FILE, help="Append progress to a file as JSON lines."),
+        click.option(
+            "--scheduler",
+            default=None,
+            help="threads (this process), local (worker processes here), or tcp://HOST:PORT.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def take_common(options: dict[str, Any]) -> Common:
+    """Return the common options, and set up logging as they say."""
+    from distclust.commands.common import Common
+
+    verbose = options.pop("verbose")
+    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
+    if verbose < 2:
+        handler.addFilter(_is_ours_or_grave)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    return Common(**options)
+
+
+def _is_ours_or_grave(record: logging.LogRecord) -> bool:
+    """Leave out what others log, such as Dask on every worker that comes and goes.
+
+    asyncio complains of tasks that an interrupt cut off, which is what an interrupt is for.
+    """
+    if record.name.startswith("distclust"):
+        return True
+    return record.levelno >= logging.ERROR and record.name != "asyncio"

@@ -1,0 +1,164 @@
+"""Verbs around fitted trees."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from distclust.cli.options import (
+    FILE,
+    common_options,
+    reading_options,
+    running_options,
+    take_common,
+)
+
+if TYPE_CHECKING:
+    from distclust.commands.trees import Reading
+
+
+@click.command()
+@click.option(
+    "--out",
+    type=FILE,
+    default=Path("distclust-demo"),
+    show_default=True,
+    help="Folder for the picture and the page.",
+)
+@click.option("--scheduler", default="local", show_default=True, help="Where to run.")
+@common_options
+def demo(out: Path, scheduler: str, **options: Any) -> None:
+    """Cluster an invented field notebook of animals and draw the hierarchy.
+
+    \b
+    Example:
+      distclust demo
+      distclust demo --seed 7 --out my-demo
+    """
+    from distclust.commands import trees
+
+    trees.demo(out, scheduler, take_common(options))
+
+
+@click.command()
+@click.argument("method", type=click.Choice(["bhc", "rose"]))
+@click.argument("input", type=FILE)
+@click.option("--out", type=FILE, required=True, help="File for the fitted model.")
+@click.option(
+    "--family",
+    help="Likelihood of a cluster's rows: auto, bernoulli, categorical, multinomial, poisson, "
+    "gaussian or diagonal-gaussian.  [default: auto]",
+)
+@click.option("--concentration", type=float, help="Above zero; larger means more clusters.")
+@click.option("--variant", help="rose: brt, brt-gamma, brt-dp or bhc-gamma.")
+@click.option("--gamma", type=float, help="rose: prior probability of one cluster.")
+@click.option("--threshold", type=float, help="Probability that makes a cluster.  [default: 0.5]")
+@click.option("--optimize", is_flag=True, default=None, help="Learn the hyperparameters.")
+@reading_options
+@running_options
+@common_options
+def fit(method: str, input: Path, out: Path, scheduler: str | None, **options: Any) -> None:
+    """Fit a tree to a table and save the model.
+
+    INPUT is a .csv or .tsv file (also .gz) with a header, or a .npy or .npz file.
+    METHOD is bhc (binary trees) or rose (trees with any number of children).
+
+    \b
+    Example:
+      distclust fit bhc animals.csv --out animals.model
+      distclust fit rose words.npz --out words.model --scheduler tcp://10.0.0.5:8786
+      distclust fit bhc big.csv --out big.model --plan
+    """
+    from distclust.commands import trees
+
+    names = ("family", "concentration", "variant", "gamma", "threshold", "optimize")
+    fitting = trees.Fitting(method, {name: options.pop(name) for name in names})
+    trees.fit(input, out, fitting, _reading(options), scheduler, take_common(options))
+
+
+@click.command()
+@click.argument("model", type=FILE)
+@click.argument("input", type=FILE)
+@click.option("--out", type=FILE, help="CSV file; standard output when left out.")
+@click.option("--proba", is_flag=True, help="A column with the probability of each cluster.")
+@reading_options
+@running_options
+@common_options
+def predict(
+    model: Path, input: Path, out: Path | None, proba: bool, scheduler: str | None, **options: Any
+) -> None:
+    """Place new rows in the clusters of a model.
+
+    Prints one line a row: its name, its cluster, the probability of that cluster among
+    all, and the log predictive density of the row (low means: unlike anything seen).
+
+    \b
+    Example:
+      distclust predict animals.model new.csv
+      distclust predict animals.model new.csv --proba --out placed.csv
+    """
+    from distclust.commands import trees
+
+    trees.predict(model, input, out, proba, _reading(options), scheduler, take_common(options))
+
+
+@click.command()
+@click.argument("model", type=FILE)
+@click.option("--picture", type=FILE, help="Draw the tree into a .png, .svg or .pdf file.")
+@click.option("--page", type=FILE, help="Write an HTML page that opens offline.")
+@click.option("--labels", type=FILE, help="Write rows and their clusters to a CSV file.")
+@click.option("--newick", is_flag=True, help="Print the tree in Newick format only.")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(0, 1),
+    help="Cut where rows are one cluster with this probability.  [default: the model's own]",
+)
+@click.option(
+    "--features",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    help="Telling features to list for each cluster.",
+)
+@common_options
+def show(model: Path, features: int, **options: Any) -> None:
+    """Show a model: the tree, its clusters, how sure they are.
+
+    \b
+    Example:
+      distclust show animals.model
+      distclust show animals.model --picture tree.svg --page report.html
+      distclust show animals.model --newick > tree.nwk
+    """
+    from distclust.commands import trees
+
+    names = ("picture", "page", "labels", "newick", "threshold")
+    chosen = {name: options.pop(name) for name in names}
+    trees.show(model, trees.Showing(n_features=features, **chosen), take_common(options))
+
+
+@click.command()
+@click.option("--scheduler", default=None, help="Examine this Dask cluster too.")
+@common_options
+def doctor(scheduler: str | None, **options: Any) -> int:
+    """Examine versions, threads, memory, disk and the cluster; name what is missing.
+
+    \b
+    Example:
+      distclust doctor
+      distclust doctor --scheduler tcp://10.0.0.5:8786 --json
+    """
+    from distclust.commands import trees
+
+    return trees.doctor(scheduler, take_common(options))
+
+
+def _reading(options: dict[str, Any]) -> Reading:
+    from distclust.commands.trees import Reading
+
+    return Reading(options.pop("ids"), options.pop("drop"), options.pop("category"))
+
+
+VERBS = (demo, fit, predict, show, doctor)
