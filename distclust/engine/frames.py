@@ -45,11 +45,6 @@ def read_table(
     return values, columns, _row_ids(table.index)
 
 
-def has_default_names(columns: tuple[Column, ...]) -> bool:
-    """Whether the columns are named as an array's are, by position."""
-    return all(column.name == f"x{i}" for i, column in enumerate(columns))
-
-
 def _column_names(table: pd.DataFrame) -> list[str]:
     # A table whose columns are merely counted is like an array.
     names: list[Any] = list(table.columns)

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from distclust.engine.frames import has_default_names, read_table, wrong_width
+from distclust.engine.frames import read_table, wrong_width
 from distclust.errors import InputError
-from distclust.store import ArrayMatrix, Column, Matrix, SparseMatrix
+from distclust.store import ArrayMatrix, Column, Matrix, SparseMatrix, has_default_names
 
 Array = npt.NDArray[Any]
 
@@ -65,16 +65,16 @@ def as_matrix(X: Any, *, columns: tuple[Column, ...] | None = None, where: str =
 
 def _from_store(path: str | os.PathLike[str], where: str) -> Matrix:
     """Open the store at a path or URL; a table in a file is not one."""
-    from distclust.store.matrix_store import open_store
-
     text = os.fspath(path)
-    if os.path.isfile(text):
+    if "://" not in text and not os.path.isdir(text):
         raise InputError(
             where,
-            "a store",
-            f"the file {text!r:.60}",
-            "Make a store of it with distclust.ingest, or read it, for example with pandas.",
+            "a store, or rows and features",
+            f"the file {text!r:.60}" if os.path.exists(text) else f"nothing at {text!r:.60}",
+            "Read a file first, for example with pandas.read_csv, or distclust.ingest it.",
         )
+    from distclust.store.matrix_store import open_store
+
     return open_store(text).matrix()
 
 

@@ -11,6 +11,7 @@ from distclust.store.matrix import (
     block_rows_for,
     canonical_csr,
     default_columns,
+    has_default_names,
     profile_block,
 )
 
@@ -26,6 +27,7 @@ __all__ = [
     "block_rows_for",
     "canonical_csr",
     "default_columns",
+    "has_default_names",
     "profile_block",
     "read_archive",
     "write_archive",

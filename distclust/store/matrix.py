@@ -62,6 +62,11 @@ def default_columns(n_features: int, number: NumberKind = "real") -> tuple[Colum
     return tuple(Column(f"x{i}", number=number) for i in range(n_features))
 
 
+def has_default_names(columns: tuple[Column, ...]) -> bool:
+    """Whether the columns are named as an array's are, by position."""
+    return all(column.name == f"x{i}" for i, column in enumerate(columns))
+
+
 def number_kind(dtype: np.dtype[Any]) -> NumberKind:
     """Which of the three kinds of number a dtype holds."""
     if dtype.kind == "b":

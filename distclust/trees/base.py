@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Self
@@ -16,7 +17,7 @@ from distclust.engine import as_matrix, local_threads, map_blocks, run
 from distclust.errors import InputError
 from distclust.families import Family
 from distclust.seeding import check_seed
-from distclust.store import Matrix, profile_block
+from distclust.store import Matrix, has_default_names, profile_block
 from distclust.trees import prediction
 from distclust.trees.data import (
     Leaves,
@@ -68,7 +69,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         ----------
         X
             Rows and features, shape (n_rows, n_features): an array, a scipy or ``sparse``
-            sparse matrix, a pandas table or a Dask array.
+            sparse matrix, a pandas table, a Dask array, or a store or its path or URL.
         y
             Ignored.
         row_weights
@@ -79,6 +80,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
             are never separated. By default every row is a leaf.
         """
         where = f"{type(self).__name__}.fit"
+        X = _opened(X, where)
         self._check_features(X, where, reset=True)
         search, learning = self._plans(where)
         matrix = as_matrix(X, where=where)
@@ -271,6 +273,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
     def _new_rows(self, X: Any, method: str) -> Matrix:
         check_is_fitted(self, "tree_")
         where = f"{type(self).__name__}.{method}"
+        X = _opened(X, where)
         self._check_features(X, where, reset=False)
         matrix = as_matrix(X, columns=self._columns, where=where)
         self.family_.check(first_look(matrix).profile, matrix.columns, where)
@@ -291,7 +294,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         if reset:
             self.__dict__.pop("feature_names_in_", None)
         if isinstance(X, Matrix):
-            X = np.empty((0, X.shape[1]))
+            X = _header(X)
         if not hasattr(X, "shape"):
             return
         expected = "columns with usable names" if reset else "the features of the fit"
@@ -309,6 +312,21 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         tags.input_tags.sparse = not isinstance(self.family, str) or self.family != "auto"
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _opened(X: Any, where: str) -> Any:
+    """Return the matrix of a store; anything else as it is."""
+    is_store = isinstance(X, (str, os.PathLike)) or hasattr(X, "matrix")
+    return as_matrix(X, where=where) if is_store else X
+
+
+def _header(matrix: Matrix) -> Any:
+    """Return a table without rows that has the names of a matrix, if it has any."""
+    if has_default_names(matrix.columns):
+        return np.empty((0, matrix.shape[1]))
+    import pandas as pd
+
+    return pd.DataFrame(columns=[column.name for column in matrix.columns], dtype=np.float64)
 
 
 def fit_here(
