@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from distclust import metrics as metrics
     from distclust.engine import as_matrix as as_matrix
     from distclust.engine import connect as connect
+    from distclust.engine import ingest as ingest
     from distclust.report import progress as progress
+    from distclust.store.matrix_store import open_store as open_store
     from distclust.trees import BHC as BHC
     from distclust.trees import BayesianRoseTree as BayesianRoseTree
     from distclust.trees import Tree as Tree
@@ -31,7 +33,9 @@ _HOMES = {
     "Tree": "distclust.trees",
     "as_matrix": "distclust.engine",
     "connect": "distclust.engine",
+    "ingest": "distclust.engine",
     "load": "distclust.trees",
+    "open_store": "distclust.store.matrix_store",
     "progress": "distclust.report",
 }
 _MODULES = ("families", "metrics")
@@ -44,8 +48,10 @@ __all__ = [
     "as_matrix",
     "connect",
     "families",
+    "ingest",
     "load",
     "metrics",
+    "open_store",
     "progress",
 ]
 

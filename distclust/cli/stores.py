@@ -17,21 +17,12 @@ from distclust.cli.options import (
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-class Duration(click.ParamType):
-    """A time such as ``90s``, ``30m``, ``12h`` or ``7d``, in seconds."""
-
-    name = "time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Return the seconds that `value` says."""
-        if isinstance(value, (int, float)):
-            return float(value)
-        number, unit = value[:-1], value[-1:]
-        if unit not in _SECONDS or not number.replace(".", "", 1).isdecimal():
-            self.fail(f"{value!r} is not a time such as 90s, 30m, 12h or 7d", param, ctx)
-        return float(number) * _SECONDS[unit]
+def _seconds(context: click.Context, option: click.Parameter, value: str) -> float:
+    """Return the seconds of a time such as ``90s``, ``30m``, ``12h`` or ``7d``."""
+    number, unit = value[:-1], value[-1:]
+    if unit not in _SECONDS or not number.replace(".", "", 1).isdecimal():
+        raise click.BadParameter(f"{value!r} is not a time such as 90s, 30m, 12h or 7d")
+    return float(number) * _SECONDS[unit]
 
 
 @click.command()
@@ -275,7 +266,7 @@ def rollback(store: str, version: str | None, **options: Any) -> None:
 )
 @click.option(
     "--grace",
-    type=Duration(),
+    callback=_seconds,
     default="1h",
     show_default=True,
     help="Leave alone what is younger: it may be in the making.",

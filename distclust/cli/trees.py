@@ -44,8 +44,12 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 
 @click.command()
 @click.argument("method", type=click.Choice(["bhc", "rose"]))
-@click.argument("input", type=FILE)
-@click.option("--out", type=FILE, required=True, help="File for the fitted model.")
+@click.argument("input")
+@click.option(
+    "--out",
+    required=True,
+    help="File for the fitted model, or a results store (a name that ends in /) for a version.",
+)
 @click.option(
     "--family",
     help="Likelihood of a cluster's rows: auto, bernoulli, categorical, multinomial, poisson, "
@@ -59,10 +63,10 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 @reading_options
 @running_options
 @common_options
-def fit(method: str, input: Path, out: Path, scheduler: str | None, **options: Any) -> None:
+def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any) -> None:
     """Fit a tree to a table and save the model.
 
-    INPUT is a .csv or .tsv file (also .gz) with a header, or a .npy or .npz file.
+    INPUT is a .csv or .tsv file (also .gz) with a header, a .npy or .npz file, or a store.
     METHOD is bhc (binary trees) or rose (trees with any number of children).
 
     \b
@@ -70,6 +74,7 @@ def fit(method: str, input: Path, out: Path, scheduler: str | None, **options: A
       distclust fit bhc animals.csv --out animals.model
       distclust fit rose words.npz --out words.model --scheduler tcp://10.0.0.5:8786
       distclust fit bhc big.csv --out big.model --plan
+      distclust fit bhc corpus.zarr --out results/
     """
     from distclust.commands import trees
 
@@ -79,17 +84,19 @@ def fit(method: str, input: Path, out: Path, scheduler: str | None, **options: A
 
 
 @click.command()
-@click.argument("model", type=FILE)
-@click.argument("input", type=FILE)
+@click.argument("model")
+@click.argument("input")
 @click.option("--out", type=FILE, help="CSV file; standard output when left out.")
 @click.option("--proba", is_flag=True, help="A column with the probability of each cluster.")
 @reading_options
 @running_options
 @common_options
 def predict(
-    model: Path, input: Path, out: Path | None, proba: bool, scheduler: str | None, **options: Any
+    model: str, input: str, out: Path | None, proba: bool, scheduler: str | None, **options: Any
 ) -> None:
     """Place new rows in the clusters of a model.
+
+    MODEL is a file, or a results store, whose current version is taken.
 
     Prints one line a row: its name, its cluster, the probability of that cluster among
     all, and the log predictive density of the row (low means: unlike anything seen).
@@ -105,7 +112,7 @@ def predict(
 
 
 @click.command()
-@click.argument("model", type=FILE)
+@click.argument("model")
 @click.option("--picture", type=FILE, help="Draw the tree into a .png, .svg or .pdf file.")
 @click.option("--page", type=FILE, help="Write an HTML page that opens offline.")
 @click.option("--labels", type=FILE, help="Write rows and their clusters to a CSV file.")
@@ -123,7 +130,7 @@ def predict(
     help="Telling features to list for each cluster.",
 )
 @common_options
-def show(model: Path, features: int, **options: Any) -> None:
+def show(model: str, features: int, **options: Any) -> None:
     """Show a model: the tree, its clusters, how sure they are.
 
     \b

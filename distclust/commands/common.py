@@ -33,6 +33,11 @@ class Common:
     events: Path | None = None  # file for JSON lines of progress
 
 
+def is_url(place: str) -> bool:
+    """Whether a place is a URL rather than a path."""
+    return "://" in place
+
+
 def check_output(path: Path, *inputs: Path, is_model: bool = True) -> None:
     """Refuse an output that cannot be written or would destroy something, before work."""
     hint = "Choose another name with the option for it."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shlex
 import sys
 from collections.abc import Mapping
@@ -18,6 +20,7 @@ from distclust.commands.common import (
     connected,
     console,
     followed,
+    is_url,
     print_json,
     say_plan,
 )
@@ -26,6 +29,8 @@ from distclust.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from distclust.store import Matrix
+    from distclust.store.results import ResultsStore
     from distclust.store.tables import Table
     from distclust.trees import BHC, BayesianRoseTree
 
@@ -50,8 +55,8 @@ class Fitting:
 
 
 def fit(
-    source: Path,
-    out: Path,
+    source: str,
+    out: str,
     fitting: Fitting,
     reading: Reading,
     scheduler: str | None,
@@ -60,8 +65,10 @@ def fit(
     """Fit a tree to a table, save the model, say what was found."""
     from distclust.report.summary import summarise
 
-    check_output(out, source)
-    check_events(common, source, out)
+    results = _results_store(out)
+    if results is None:
+        check_output(Path(out), Path(source))
+    check_events(common, Path(source), Path(out))
     table = _read(source, reading)
     model = make_model(fitting, common.seed)
     if common.plan:
@@ -71,20 +78,57 @@ def fit(
         return
     with followed(common), connected(scheduler):
         model.fit(table)
-    model.save(out)
+    version = _keep(model, out, results, _fingerprint(source, table, reading))
     summary = summarise(model)
     if common.as_json:
-        print_json({"command": "fit", "model": str(out), **summary.as_dict()})
+        print_json({"command": "fit", "model": out, **version, **summary.as_dict()})
     elif not common.quiet:
         from distclust.report.terminal import print_summary
 
         print_summary(console(), summary)
-        console().print(f"Model written to {out}", highlight=False)
+        made = f"Version {version['version']} is now current in" if version else "Model written to"
+        console().print(f"{made} {out}", highlight=False)
+
+
+def _results_store(out: str) -> ResultsStore | None:
+    """Return the results store that an output names, or None for a file."""
+    if not (is_url(out) or out.endswith(os.sep) or os.path.isdir(out)):
+        return None
+    from distclust.store.results import ResultsStore
+
+    results = ResultsStore(out)
+    if os.path.isdir(out) and os.listdir(out) and not results.names():
+        got, hint = "a folder with other things", "Choose another name with --out."
+        raise InputError(out, "a file, a results store or an empty folder", got, hint)
+    return results
+
+
+def _keep(model: Model, out: str, results: ResultsStore | None, fingerprint: str) -> dict[str, str]:
+    """Save a model, or publish it; return what there is to say about the version."""
+    if results is None:
+        model.save(out)
+        return {}
+    from distclust.trees.persistence import publish_model
+
+    return {"version": publish_model(model, results, fingerprint).id}
+
+
+def _fingerprint(source: str, table: Table | Matrix, reading: Reading) -> str:
+    """Tell one input from another: by the store's own fingerprint, or by the file's bytes."""
+    stored = getattr(table, "fingerprint", None)
+    if stored is not None:
+        return str(stored)
+    digest = hashlib.blake2b(repr(reading).encode(), digest_size=16)
+    if os.path.isfile(source):
+        with open(source, "rb") as file:
+            while piece := file.read(1 << 20):
+                digest.update(piece)
+    return digest.hexdigest()
 
 
 def predict(
-    model_path: Path,
-    source: Path,
+    model_path: str,
+    source: str,
     out: Path | None,
     probabilities: bool,
     reading: Reading,
@@ -93,9 +137,10 @@ def predict(
 ) -> None:
     """Place the rows of a table in the clusters of a model."""
     if out is not None:
-        check_output(out, source, model_path, is_model=False)
+        check_output(out, Path(source), Path(model_path), is_model=False)
         check_replaceable(out, b"row,cluster,", "predictions")
-    check_events(common, source, model_path, *([] if out is None else [out]))
+    inputs = Path(source), Path(model_path)
+    check_events(common, *inputs, *([] if out is None else [out]))
     model = _load(model_path)
     table = _read(source, reading)
     _check_same_columns(model, table, source)
@@ -132,7 +177,7 @@ class Showing:
     n_features: int = 4
 
 
-def show(model_path: Path, showing: Showing, common: Common) -> None:
+def show(model_path: str, showing: Showing, common: Common) -> None:
     """Show a model in the terminal, and as files where asked."""
     outputs = {
         "picture": showing.picture,
@@ -141,7 +186,7 @@ def show(model_path: Path, showing: Showing, common: Common) -> None:
     }
     written = {name: path for name, path in outputs.items() if path is not None}
     for path in written.values():
-        check_output(path, model_path, is_model=False)
+        check_output(path, Path(model_path), is_model=False)
     if showing.picture is not None:
         from distclust.report.pictures import check_picture_path
 
@@ -151,7 +196,7 @@ def show(model_path: Path, showing: Showing, common: Common) -> None:
         from distclust.report.plan import Plan
 
         n_rows, n_features = len(model.tree_.leaf_of_row), int(model.n_features_in_)
-        disk = model_path.stat().st_size if written else 0
+        disk = _size(model_path) if written else 0
         say_plan(Plan("show", n_rows, n_features, 0, 2 * disk, disk, 2.0), common)
         return
     _write_views(model, showing)
@@ -213,11 +258,11 @@ def make_model(fitting: Fitting, seed: int) -> Model:
     return model
 
 
-def _check_same_columns(model: Model, table: Table, source: Path) -> None:
+def _check_same_columns(model: Model, table: Table | Matrix, source: str) -> None:
     """Say in terms of the command line which columns differ from those of the fit."""
     known = getattr(model, "feature_names_in_", None)
-    found = getattr(table, "columns", None)
-    if known is None or found is None or list(known) == list(found):
+    found = [getattr(column, "name", column) for column in getattr(table, "columns", [])]
+    if known is None or not found or list(known) == found:
         return
     extra = [name for name in found if name not in set(known)]
     lacking = [name for name in known if name not in set(found)]
@@ -226,30 +271,55 @@ def _check_same_columns(model: Model, table: Table, source: Path) -> None:
         got, hint = f"none named {lacking[0]!r}", "Add that column."
     elif extra:
         got, hint = f"{extra[0]!r} as well", f"Pass --drop {shlex.quote(str(extra[0]))}."
-    raise InputError(str(source), "the columns of the fit", got, hint)
+    raise InputError(source, "the columns of the fit", got, hint)
 
 
-def _load(path: Path) -> Model:
+def _size(model_path: str) -> int:
+    """Bytes of a model file, or of the current version of a results store."""
+    if os.path.isfile(model_path):
+        return os.path.getsize(model_path)
+    from distclust.store.results import ResultsStore
+
+    version = ResultsStore(model_path).current()
+    return 0 if version is None else version.size
+
+
+def _load(path: str) -> Model:
     from distclust.trees import load
 
     model: Model = load(path)
     return model
 
 
-def _read(source: Path, reading: Reading) -> Table:
+def _read(source: str, reading: Reading) -> Table | Matrix:
+    """Return a table from a file, or the matrix of a store."""
+    if is_url(source) or os.path.isdir(source):
+        if reading != Reading():
+            hint = "Leave --ids, --drop and --category out, or give them to distclust ingest."
+            raise InputError(source, "a file when columns are named", "a store", hint)
+        from distclust.engine import as_matrix
+
+        return as_matrix(source)
     from distclust.store.tables import read_table
 
     return read_table(source, ids=reading.ids, drop=reading.drop, categories=reading.categories)
 
 
-def _predictions(model: Model, table: Table, probabilities: bool) -> pd.DataFrame:
+def _row_names(table: Table | Matrix) -> Any:
+    from distclust.store import Matrix
+    from distclust.store.tables import row_names
+
+    if isinstance(table, Matrix):
+        return table.row_ids
+    return row_names(table) or range(table.shape[0])
+
+
+def _predictions(model: Model, table: Table | Matrix, probabilities: bool) -> pd.DataFrame:
     import numpy as np
     import pandas as pd
 
-    from distclust.store.tables import row_names
-
     chances = np.asarray(model.predict_proba(table))
-    frame = pd.DataFrame({"row": row_names(table) or np.arange(len(chances))})
+    frame = pd.DataFrame({"row": _row_names(table)})
     frame["cluster"] = chances.argmax(axis=1)
     frame["probability"] = chances.max(axis=1)
     frame["log_density"] = np.asarray(model.score_samples(table))

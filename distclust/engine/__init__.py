@@ -11,6 +11,7 @@ from distclust.engine.blocks import (
     run,
 )
 from distclust.engine.diagnosis import doctor
+from distclust.engine.ingesting import ingest
 from distclust.engine.matrices import as_matrix
 from distclust.engine.sessions import Session, connect, current_client, local_threads
 from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
@@ -22,6 +23,7 @@ __all__ = [
     "connect",
     "current_client",
     "doctor",
+    "ingest",
     "local_threads",
     "map_blocks",
     "map_ordered",

@@ -8,12 +8,13 @@ of a few.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from distclust.report.terminal import duration, size
 
 if TYPE_CHECKING:
+    from distclust.store import Matrix
     from distclust.store.tables import Table
     from distclust.trees import BHC, BayesianRoseTree
 
@@ -26,6 +27,9 @@ NUMBER_SECONDS = {"Bernoulli": 2e-9, "Categorical": 2e-9}
 OTHER_NUMBER_SECONDS = 1.5e-8
 ROSE_FACTOR = 2.0  # three kinds of merge instead of one
 WARM_UP_SECONDS = 3.0  # imports and compiled functions from the cache
+INGEST_RATE = 6e7  # bytes of text a second, parsed, kept and written
+INGEST_BYTES = 3e8  # of an idle process with its libraries
+PART_BYTES = 1e8  # of a part and a block in work
 SEARCHES_WHEN_OPTIMISING = 5  # rebuilt trees, as a rule
 
 
@@ -47,9 +51,10 @@ class Plan:
 
     def facts(self) -> Mapping[str, str]:
         """Return the plan in words."""
+        known = self.n_rows > 0
         return {
             "plan": self.what,
-            "rows and features": f"{self.n_rows:,} x {self.n_features:,}",
+            "rows and features": f"{self.n_rows:,} x {self.n_features:,}" if known else "unknown",
             "passes over the rows": str(self.passes),
             "memory": f"{size(self.memory_bytes)} beside the table",
             "disk": size(self.disk_bytes),
@@ -58,7 +63,7 @@ class Plan:
 
 
 def plan_fit(
-    model: BHC | BayesianRoseTree, table: Table, start_seconds: float = WARM_UP_SECONDS
+    model: BHC | BayesianRoseTree, table: Table | Matrix, start_seconds: float = WARM_UP_SECONDS
 ) -> Plan:
     """Estimate a fit of `model` to `table`.
 
@@ -102,4 +107,24 @@ def plan_predict(n_rows: int, n_features: int, n_nodes: int) -> Plan:
         memory_bytes=2 * block * n_nodes * FLOAT,
         disk_bytes=40 * n_rows,
         seconds=1.0 + n_rows * n_nodes * n_features * 2e-9,
+    )
+
+
+def plan_ingest(source: str | list[str], arguments: Mapping[str, Any]) -> Plan:
+    """Estimate bringing a source into a store; a source that cannot be opened is refused."""
+    from distclust.engine import local_threads
+    from distclust.store.sources import SourceOptions, find_files, open_source
+
+    names = {field.name for field in fields(SourceOptions)}
+    reading = {name: value for name, value in arguments.items() if name in names}
+    open_source(source, SourceOptions(**reading))
+    n_bytes = sum(file.size for file in find_files(source))
+    return Plan(
+        what="ingest",
+        n_rows=0,  # not known before the source is read
+        n_features=0,
+        passes=2,  # parsing, writing
+        memory_bytes=INGEST_BYTES + PART_BYTES * local_threads(),
+        disk_bytes=2.0 * n_bytes,  # the store, and what was parsed until it is complete
+        seconds=WARM_UP_SECONDS + n_bytes / INGEST_RATE,
     )

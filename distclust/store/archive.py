@@ -11,17 +11,15 @@ file before memory is taken, and object arrays (pickles) are refused.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import io
 import json
 import math
 import os
-import secrets
 import tokenize
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
@@ -30,7 +28,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust._version import __version__
-from distclust.errors import InputError, MissingFileError, ModelFormatError
+from distclust.errors import InputError, MissingFileError, ModelFormatError, StoreError
+from distclust.store.files import replacing
 
 FORMAT_VERSION = 1
 
@@ -89,8 +88,31 @@ def write_archive(
     ----------
     path
         File to create or replace; its folder exists.
+    kind, meta, arrays
+        As for `encode_archive`.
+
+    Raises
+    ------
+    InputError
+        If an array holds Python objects.
+    MissingFileError
+        If the folder does not exist.
+    """
+    header = _header(kind, meta, arrays)  # fails before a file is touched
+    with replacing(Path(path)) as file:
+        _write_zip(file, header, arrays)
+        _sign(file)
+
+
+def encode_archive(
+    kind: str, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]
+) -> bytes:
+    """Return the archive as bytes, for one object of a store.
+
+    Parameters
+    ----------
     kind
-        Which model it is; `read_archive` returns it.
+        Which model it is; comes back when it is read.
     meta
         JSON values by name. Not-a-number and infinities are allowed, as Python's own
         ``json`` writes them.
@@ -101,29 +123,12 @@ def write_archive(
     ------
     InputError
         If an array holds Python objects.
-    MissingFileError
-        If the folder does not exist.
     """
-    for name, array in arrays.items():
-        if array.dtype.hasobject:
-            raise InputError(
-                f"write_archive({name!r})",
-                "an array of numbers or strings",
-                "an array of Python objects",
-                "Convert it, for instance with .astype(str).",
-            )
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    header = {
-        "format": _FORMAT,
-        "format_version": FORMAT_VERSION,
-        "kind": kind,
-        "arrays": sorted(arrays),
-        "meta": {**meta, "distclust_version": __version__, "created": now},
-    }
-    text = json.dumps(header, indent=1).encode()  # fails before a file is touched
-    with replacing(Path(path)) as file:
-        _write_zip(file, text, arrays)
-        _sign(file)
+    header = _header(kind, meta, arrays)
+    file = io.BytesIO()
+    _write_zip(file, header, arrays)
+    _sign(file)
+    return file.getvalue()
 
 
 def read_archive(path: str | os.PathLike[str]) -> Archive:
@@ -146,14 +151,56 @@ def read_archive(path: str | os.PathLike[str]) -> Archive:
             error.strerror or str(error),
             "Check the path.",
         ) from error
-    _check_signature(content, where)
     try:
-        with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            return _read_zip(archive, where)
-    except ModelFormatError:
-        raise
-    except _READ_ERRORS as error:
-        raise _unreadable(where, f"a file that cannot be read ({error})") from error
+        return _decode(content)
+    except _Unreadable as error:
+        hint = error.hint or "Copy the file again or save the model again."
+        expected = error.expected or "a complete model file written by distclust"
+        raise ModelFormatError(where, expected, error.got, hint) from error
+
+
+def decode_archive(content: bytes, where: str) -> Archive:
+    """Return what `encode_archive` put in; `where` is its place in messages.
+
+    Raises
+    ------
+    StoreError
+        If it is truncated, altered, foreign or of a newer format.
+    """
+    try:
+        return _decode(content)
+    except _Unreadable as error:
+        hint = error.hint or "Restore it from a copy or make it again."
+        expected = error.expected or "a complete archive written by distclust"
+        raise StoreError(where, expected, error.got, hint) from error
+
+
+class _Unreadable(Exception):
+    """Why bytes are not an archive; the public functions say where they lay."""
+
+    def __init__(self, got: str, expected: str = "", hint: str = "") -> None:
+        super().__init__(got, expected, hint)
+        self.got, self.expected, self.hint = got, expected, hint
+
+
+def _header(kind: str, meta: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
+    for name, array in arrays.items():
+        if array.dtype.hasobject:
+            raise InputError(
+                f"write_archive({name!r})",
+                "an array of numbers or strings",
+                "an array of Python objects",
+                "Convert it, for instance with .astype(str).",
+            )
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    header = {
+        "format": _FORMAT,
+        "format_version": FORMAT_VERSION,
+        "kind": kind,
+        "arrays": sorted(arrays),
+        "meta": {**meta, "distclust_version": __version__, "created": now},
+    }
+    return json.dumps(header, indent=1).encode()
 
 
 def _write_zip(file: IO[bytes], header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -184,42 +231,41 @@ def _new_digest() -> Any:
     return hashlib.blake2b(digest_size=_DIGEST_LENGTH // 2)
 
 
-def _check_signature(content: bytes, where: str) -> None:
+def _decode(content: bytes) -> Archive:
+    _check_signature(content)
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            return _read_zip(archive)
+    except _READ_ERRORS as error:
+        raise _Unreadable(f"a file that cannot be read ({error})") from error
+
+
+def _check_signature(content: bytes) -> None:
     signed = memoryview(content)[:-_DIGEST_LENGTH]
     if not content.startswith(b"PK") or bytes(signed[-len(_MARK) :]) != _MARK:
-        raise _unreadable(where, "a truncated or foreign file")
+        raise _Unreadable("a truncated or foreign file")
     digest = _new_digest()
     digest.update(signed)
     if digest.hexdigest().encode() != content[-_DIGEST_LENGTH:]:
-        raise _unreadable(where, "a file whose content was altered")
+        raise _Unreadable("a file whose content was altered")
 
 
-def _unreadable(where: str, got: str) -> ModelFormatError:
-    return ModelFormatError(
-        where,
-        "a complete model file written by distclust",
-        got,
-        "Copy the file again or save the model again.",
-    )
-
-
-def _read_zip(archive: zipfile.ZipFile, where: str) -> Archive:
+def _read_zip(archive: zipfile.ZipFile) -> Archive:
     header = json.loads(archive.read(_HEADER))
     if not isinstance(header, dict) or header.get("format") != _FORMAT:
-        raise _unreadable(where, "a zip file without a model")
+        raise _Unreadable("a zip file without a model")
     version = header["format_version"]
     if not isinstance(version, int) or version > FORMAT_VERSION:
-        raise ModelFormatError(
-            where,
-            f"format version {FORMAT_VERSION} or older",
+        raise _Unreadable(
             f"version {version}, written by distclust {_writer(header)}",
+            f"format version {FORMAT_VERSION} or older",
             "Upgrade distclust to read it.",
         )
     names = header["arrays"]
     members = [member.filename for member in archive.infolist()]
     if sorted(members) != sorted([_HEADER, *(f"{name}.npy" for name in names)]):
-        raise _unreadable(where, "a file with missing or unexpected parts")
-    arrays = {name: _read_array(archive, f"{name}.npy", where) for name in names}
+        raise _Unreadable("a file with missing or unexpected parts")
+    arrays = {name: _read_array(archive, f"{name}.npy") for name in names}
     return Archive(str(header["kind"]), version, dict(header["meta"]), arrays)
 
 
@@ -228,10 +274,10 @@ def _writer(header: dict[str, Any]) -> str:
     return str(meta.get("distclust_version", "?")) if isinstance(meta, dict) else "?"
 
 
-def _read_array(archive: zipfile.ZipFile, name: str, where: str) -> npt.NDArray[Any]:
+def _read_array(archive: zipfile.ZipFile, name: str) -> npt.NDArray[Any]:
     member = archive.getinfo(name)
     if member.compress_type != zipfile.ZIP_STORED:
-        raise _unreadable(where, f"a compressed part ({name})")
+        raise _Unreadable(f"a compressed part ({name})")
     content = io.BytesIO(archive.read(member))  # zip's own checksum is verified here
     read_header = {
         (1, 0): np.lib.format.read_array_header_1_0,
@@ -239,44 +285,9 @@ def _read_array(archive: zipfile.ZipFile, name: str, where: str) -> npt.NDArray[
     }[np.lib.format.read_magic(content)]
     shape, fortran_order, dtype = read_header(content)
     if dtype.hasobject:
-        raise _unreadable(where, f"pickled objects ({name})")
+        raise _Unreadable(f"pickled objects ({name})")
     if math.prod(shape) * dtype.itemsize != member.file_size - content.tell():
-        raise _unreadable(where, f"an array of the wrong size ({name})")
+        raise _Unreadable(f"an array of the wrong size ({name})")
     order: Literal["C", "F"] = "F" if fortran_order else "C"
     view: npt.NDArray[Any] = np.ndarray(shape, dtype, content.read(), order=order)
     return view.copy(order="K")
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file that takes the place of `path` only when all went well."""
-    target = Path(os.path.realpath(path))  # a link keeps pointing at the file
-    if not target.parent.is_dir():
-        raise MissingFileError(
-            os.fspath(path), "a folder to write into", "none there", "Create the folder first."
-        )
-    if target.is_dir():
-        raise InputError(os.fspath(path), "a file to write", "a folder", "Name a file in it.")
-    # Made by open, not by tempfile, so that the file gets the user's usual permissions.
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.partial")
-    try:
-        with open(temporary, "xb+") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the rename itself durable, where the system can."""
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,18 +16,43 @@ import numpy as np
 
 from distclust.errors import InputError, ModelFormatError
 from distclust.families import Family, family_from_dict
-from distclust.store import Column, read_archive, write_archive
+from distclust.store import Archive, Column, read_archive, write_archive
 from distclust.trees.export import from_arrays, to_arrays
 
 if TYPE_CHECKING:
+    from distclust.store.results import ResultsStore
+    from distclust.store.versions import Version
     from distclust.trees.base import TreeEstimator
 
+MODEL_FILE = "model.distclust"  # of a version in a results store
+
+_SEED = "random_state"
 _WEIGHTS = "row_weights"
 _TREE, _FAMILY, _PARAMETER_FAMILY = "tree.", "family.", "parameter_family."
 
 
 def save_model(model: TreeEstimator, path: str | Path) -> None:
     """Write a fitted estimator to one file, complete or not at all."""
+    write_archive(path, *_to_archive(model))
+
+
+def publish_model(model: TreeEstimator, results: ResultsStore, input_fingerprint: str) -> Version:
+    """Make a fitted estimator the current version of a results store."""
+    kind, facts, arrays = _to_archive(model)
+    parameters = {name: value for name, value in facts["parameters"].items() if name != _SEED}
+    seed = facts["parameters"][_SEED]
+    with results.begin(kind, parameters, seed, input_fingerprint) as draft:
+        draft.write_archive(MODEL_FILE, kind, facts, arrays)
+        metrics = {
+            "n_rows": len(model.tree_.leaf_of_row),
+            "n_clusters": int(model.n_clusters_),
+            "log_evidence": float(model.log_evidence_),
+        }
+        return draft.publish(metrics)
+
+
+def _to_archive(model: TreeEstimator) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return kind, JSON part and arrays of a fitted estimator."""
     tree_facts, tree_arrays = to_arrays(model.tree_)
     family_facts, family_arrays = model.family_.to_dict()
     parameters, parameter_arrays = _parameters_to_store(model)
@@ -49,11 +74,17 @@ def save_model(model: TreeEstimator, path: str | Path) -> None:
         **{_FAMILY + name: array for name, array in family_arrays.items()},
         **{_PARAMETER_FAMILY + name: array for name, array in parameter_arrays.items()},
     }
-    write_archive(path, type(model).__name__, facts, arrays)
+    return type(model).__name__, facts, arrays
 
 
 def load(path: str | Path) -> TreeEstimator:
-    """Read a fitted model that was written with its ``save`` method.
+    """Read a fitted model.
+
+    Parameters
+    ----------
+    path
+        A file that the model's ``save`` method wrote, or the path or URL of a results
+        store, whose current version is read.
 
     Raises
     ------
@@ -61,12 +92,14 @@ def load(path: str | Path) -> TreeEstimator:
         If the file is truncated, altered, not a model, or of a newer format.
     MissingFileError
         If there is no such file.
+    StoreError
+        If there is no results store, or what it holds was altered.
     """
     from distclust.trees.estimators import BHC, BayesianRoseTree
 
     if not isinstance(path, (str, os.PathLike)):
         raise InputError("load", "the path of a model file", repr(path), "Pass a string.")
-    archive = read_archive(path)
+    archive = _read(os.fspath(path))
     classes: dict[str, type[TreeEstimator]] = {"BHC": BHC, "BayesianRoseTree": BayesianRoseTree}
     if archive.kind not in classes:
         raise ModelFormatError(
@@ -81,6 +114,15 @@ def load(path: str | Path) -> TreeEstimator:
         raise ModelFormatError(
             str(path), "a complete model", f"{type(error).__name__}: {error}", "Save it again."
         ) from error
+
+
+def _read(path: str) -> Archive:
+    if "://" not in path and not os.path.isdir(path):
+        return read_archive(path)
+    from distclust.store.results import ResultsStore
+
+    with ResultsStore(path).open_version() as version:
+        return version.read_archive(MODEL_FILE)
 
 
 def _rebuild(

@@ -76,7 +76,7 @@ def test_read_table__numpy_files(tmp_path: Path) -> None:
         ("t.xlsx", b"x", "ending in .csv"),
         ("t.csv", b"", "empty file"),
         ("t.csv", b"x,y\n", "0 rows"),
-        ("t.csv", b"x,y\n1,2\n1,2,3,4,5\n", "Expected 2 fields"),
+        ("t.csv", b"x,y\n1,2\n1,2,3,4,5\n", "line 3: expected 2 cells"),
         ("t.csv", b"x\n1\n2\n3\ntwo\n", "column 'x', line 5: expected a number"),
         ("t.csv", b"x,y\n\xff\xfe,1\n", "UTF-8"),
         ("t.csv", b"x,y\n1,2,3,4\n5,6,7,8\n", "name for every column"),

@@ -1,0 +1,118 @@
+"""Bring rows into a store: open the source, parse and write in parallel, publish."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Any, Literal
+
+from distclust.engine.blocks import map_ordered
+from distclust.errors import InputError
+
+if TYPE_CHECKING:
+    from distclust.store.matrix_store import MatrixStore
+
+How = Literal["create", "append", "replace"]
+
+
+def ingest(
+    source: Any,
+    store: str | os.PathLike[str],
+    *,
+    how: How = "create",
+    layout: Literal["auto", "dense", "csr", "compact"] = "auto",
+    storage: Literal["auto", "hot", "packed"] = "auto",
+    duplicates: Literal["refuse", "first", "last"] = "refuse",
+    fresh: bool = False,
+    **reading: Any,
+) -> MatrixStore:
+    """Bring rows into a store, complete or not at all.
+
+    A run that was killed is taken up by the same call: parts that were read and blocks that
+    were written stay. Work runs on the current Dask client, or on threads of this process.
+
+    Parameters
+    ----------
+    source
+        A path, a folder, a pattern or a URL, or a list of these (CSV, TSV, Parquet, Arrow,
+        ``.npy``, ``.npz``, Matrix Market, svmlight, JSON lines, text, AnnData, Zarr, another
+        store), or an iterable of arrays, sparse matrices, pandas tables or pairs of row ids
+        and one of these.
+    store
+        Path or URL of the store.
+    how
+        Make the store, append rows whose ids are new, or also replace rows by id.
+    layout
+        ``compact`` for binary data and small counts, ``csr`` for other sparse data,
+        ``dense``; by default as the data suggest. AnnData reads csr and dense.
+    storage
+        ``hot``: uncompressed, for local disks; ``packed``: compressed shards, for object
+        stores; by default as the place suggests.
+    duplicates
+        Refuse ids that occur twice, or keep the first or last row.
+    fresh
+        Start over instead of taking up an unfinished run.
+    reading
+        How to read the source: fields of `distclust.store.sources.SourceOptions`, such as
+        ``ids``, ``drop``, ``categories``, ``obs``, ``binarise``, ``min_df``.
+
+    Returns
+    -------
+    The store as it is now.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> store = ingest(iter([np.eye(3), np.ones((2, 3))]), f"{folder}/five.zarr")
+    >>> store.shape
+    (5, 3)
+    """
+    from distclust.store.matrix_store import create_store, open_store
+    from distclust.store.sources import SourceOptions, open_source
+
+    options = SourceOptions(**_check_reading(reading, SourceOptions))
+    told = {"source": _name_of(source)}
+    if how == "create":
+        opened = open_source(source, options)
+        return create_store(
+            store,
+            lambda scratch: opened.prepare(scratch, map_ordered),
+            layout=layout,
+            codec=storage,
+            duplicates=duplicates,
+            identity=opened.identity(),
+            provenance=told,
+            mapper=map_ordered,
+            fresh=fresh,
+        )
+    grown = open_store(store)
+    opened = open_source(source, dataclasses.replace(options, expected=grown.expected()))
+    change = grown.append if how == "append" else grown.replace
+    return change(
+        lambda scratch: opened.prepare(scratch, map_ordered),
+        duplicates=duplicates,
+        identity=opened.identity(),
+        provenance=told,
+        mapper=map_ordered,
+    )
+
+
+def _check_reading(reading: dict[str, Any], kind: Any) -> dict[str, Any]:
+    known = {field.name for field in dataclasses.fields(kind)} - {"expected"}
+    for name in reading:
+        if name not in known:
+            hint = "Check the spelling."
+            raise InputError("ingest", f"an option among {', '.join(sorted(known))}", name, hint)
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in reading.items()
+    }
+
+
+def _name_of(source: Any) -> Any:
+    """Return what is kept of where rows came from: names, never rows."""
+    if isinstance(source, (str, os.PathLike)):
+        return os.fspath(source)
+    if isinstance(source, (list, tuple)) and all(isinstance(s, (str, os.PathLike)) for s in source):
+        return [os.fspath(one) for one in source]
+    return type(source).__name__

@@ -1,0 +1,247 @@
+"""Drafts: versions while they are written.
+
+A file is written and then recorded with its size and checksum, so a run that was killed
+finds its finished files. Publishing reads everything back, seals, and moves the pointer.
+
+A run may be taken up again while the process that began it is not dead but asleep. Every
+process that works on a draft therefore claims it by the next number of a small ledger, and
+looks before each step whether its claim is still the last: the sleeper wakes up to a
+`ConflictError`, not to files that are no longer its own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+import numpy.typing as npt
+
+from distclust.errors import ConflictError, InputError, StoreError
+from distclust.store.archive import encode_archive
+from distclust.store.checkpoints import CHECKPOINTS, Checkpoints
+from distclust.store.ledger import Ledger
+from distclust.store.objects import MissingObject, Objects
+from distclust.store.sealed import plain, seal, unseal
+from distclust.store.shelf import Shelf
+from distclust.store.versions import (
+    SEAL,
+    VERSIONS,
+    FileEntry,
+    Version,
+    check_name,
+    encode_version,
+    file_key,
+    read_verified,
+    read_version,
+)
+
+DRAFTS = ".distclust/drafts"
+
+_FORM = "distclust-draft-file"
+
+
+class Draft:
+    """One run's results on their way; made by `ResultsStore.begin`, closed by publishing.
+
+    Attributes
+    ----------
+    id
+        Id of the version to be, by which the run can be taken up again.
+    incarnation
+        How many processes have worked on this draft, with this one; later ones win.
+    """
+
+    def __init__(self, shelf: Shelf, version_id: str, identity: Mapping[str, Any], seconds: float):
+        self.id = version_id
+        self._shelf = shelf
+        self._objects: Objects = shelf.objects
+        self._identity = plain(identity)
+        self._claims = Ledger(self._objects, f"{DRAFTS}/{version_id}")
+        self._is_closed = False
+        self._lease = shelf.hold(version_id, seconds)
+        try:
+            self._sealed = self._read_seal()
+            self.incarnation = self._claim()
+            self._files = {} if self._sealed else self._recorded()
+        except BaseException:
+            self._lease.release()
+            raise
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether everything was written by an earlier process; only publishing is left."""
+        return self._sealed is not None
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the finished files."""
+        return sorted(self._sealed.files if self._sealed else self._files)
+
+    def write(self, name: str, *buffers: Any) -> None:
+        """Write a file from buffers, one after the other; one already finished is kept.
+
+        Raises
+        ------
+        ConflictError
+            If another process took the run over, or sealed other content.
+        """
+        check_name(name)
+        entry = FileEntry.of(*buffers)
+        known = self._sealed.files if self._sealed else self._files
+        if known.get(name) == entry:
+            return
+        if self._sealed:
+            raise self._conflict("the content that was sealed", f"other content for {name!r}")
+        self._check_claim()
+        if self._files.pop(name, None):
+            self._objects.delete(self._record_key(name))  # before what it describes is gone
+        self._objects.write(file_key(self.id, name), *buffers)
+        self._objects.write(self._record_key(name), seal(_FORM, {"name": name, **entry.as_json()}))
+        self._files[name] = entry
+
+    def write_archive(
+        self,
+        name: str,
+        kind: str,
+        meta: Mapping[str, Any],
+        arrays: Mapping[str, npt.NDArray[Any]],
+    ) -> None:
+        """Write JSON values and arrays as one file, see `distclust.store.archive`."""
+        self.write(name, encode_archive(kind, meta, arrays))
+
+    def read(self, name: str) -> bytes:
+        """Return a finished file, verified."""
+        entry = (self._sealed.files if self._sealed else self._files).get(name)
+        if entry is None:
+            got = ", ".join(self.names) or "no files"
+            raise InputError(f"draft {self.id}", f"a file {name!r}", got, "Write it first.")
+        return read_verified(self._objects, file_key(self.id, name), entry)
+
+    def checkpoints(self, part: str = "") -> Checkpoints:
+        """Return the checkpoints of this run, or of a part of it such as a chain."""
+        return Checkpoints(self._objects, f"{self.id}/{part}" if part else self.id)
+
+    def publish(self, metrics: Mapping[str, Any] | None = None) -> Version:
+        """Verify, seal, move the pointer; the draft is closed then.
+
+        A draft that was sealed before keeps the metrics of its seal, and one that was
+        published before is not published twice.
+
+        Raises
+        ------
+        StoreError
+            If a file is not what was written; run again, it is made anew.
+        ConflictError
+            If another process took the run over.
+        """
+        version = self._sealed or self._seal(dict(metrics or {}))
+        if not self._lease.keep():  # slept so long that a collector may have been here
+            self._shelf.check_not_condemned(self.id)
+            read_version(self._objects, self.id)
+        self._shelf.publish(self.id)
+        self._objects.delete_tree(self._claims.prefix)
+        self._objects.delete_tree(f"{CHECKPOINTS}/{self.id}")
+        self._finish()
+        return version
+
+    def abandon(self) -> None:
+        """Remove the draft and all it holds; a sealed one is left to the collector."""
+        if not self._sealed:
+            self._check_claim()
+            self._objects.delete_tree(f"{VERSIONS}/{self.id}")
+            self._objects.delete_tree(f"{CHECKPOINTS}/{self.id}")
+            self._objects.delete_tree(self._claims.prefix)
+        self._finish()
+
+    def close(self) -> None:
+        """Let go of the draft; `ResultsStore.begin` can take it up again."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._lease.lapse()
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _finish(self) -> None:
+        self._is_closed = True
+        self._lease.release()
+
+    def _claim(self) -> int:
+        """Take the draft over from whoever had it, if it was begun for the same work."""
+        head = self._claims.head()
+        begun = self._sealed.identity if self._sealed else head.content if head else None
+        if begun is not None and begun != self._identity:
+            names = [name for name in begun if begun[name] != self._identity.get(name)]
+            raise InputError(
+                f"{self._objects.url}, run {self.id}",
+                "the run that is continued to be of the same work",
+                f"other {' and '.join(names)}",
+                "Begin a new run.",
+            )
+        return self._claims.append(self._identity, head.number if head else 0).number
+
+    def _read_seal(self) -> Version | None:
+        try:
+            return read_version(self._objects, self.id)
+        except MissingObject:
+            return None
+
+    def _recorded(self) -> dict[str, FileEntry]:
+        """Return what the files of earlier processes must be."""
+        found = {}
+        for key in self._objects.list(f"{self._claims.prefix}/files"):
+            where = self._objects.where(key)
+            values = unseal(self._objects.read(key), _FORM, where)
+            name = str(values.get("name"))
+            if self._record_key(name) != key:
+                raise StoreError(where, "the record of this file", repr(name), "Begin a new run.")
+            found[name] = FileEntry.from_json(values, where)
+        return found
+
+    def _record_key(self, name: str) -> str:
+        return f"{self._claims.prefix}/files/{name}.json"
+
+    def _seal(self, metrics: dict[str, Any]) -> Version:
+        self._verify()
+        self._remove_strangers()
+        self._check_claim()
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        version = Version(
+            id=self.id, created=now, metrics=plain(metrics), files=self._files, **self._identity
+        )
+        self._objects.create(file_key(self.id, SEAL), encode_version(version))
+        # Read back: what counts is what lies there, ours or that of another process.
+        sealed = read_version(self._objects, self.id)
+        if sealed.files != version.files:
+            raise self._conflict("the files of this process", "a seal of other files")
+        return sealed
+
+    def _verify(self) -> None:
+        for name, entry in sorted(self._files.items()):
+            try:
+                read_verified(self._objects, file_key(self.id, name), entry)
+            except StoreError:
+                self._objects.delete(self._record_key(name))  # made anew by the next run
+                raise
+
+    def _remove_strangers(self) -> None:
+        """Remove files that were written but not recorded before a process was killed."""
+        known = {file_key(self.id, name) for name in self._files}
+        for key in self._objects.list(f"{VERSIONS}/{self.id}"):
+            if key not in known:
+                self._objects.delete(key)
+
+    def _check_claim(self) -> None:
+        """Raise ConflictError unless this process is the last that took the run."""
+        if not self._lease.keep():
+            self._shelf.check_not_condemned(self.id)
+        if not self._claims.is_head(self.incarnation):
+            raise self._conflict("to be the only process that works on it", "another took over")
+
+    def _conflict(self, expected: str, got: str) -> ConflictError:
+        hint = "Stop this process; the other one goes on."
+        return ConflictError(f"{self._objects.url}, run {self.id}", expected, got, hint)

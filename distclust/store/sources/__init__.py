@@ -1,0 +1,141 @@
+"""Where rows come from: files of many formats, other stores, and Python itself.
+
+``open_source`` finds the format; every format is a module with one function
+
+    make_source(files, options) -> Source
+
+where `files` is a tuple of `SourceFile` (for ``stores`` the URL, for ``iterators`` the
+object itself). Formats are imported when they are needed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any, cast
+
+from distclust.errors import InputError
+from distclust.store.sources.base import Expected, Prepared, Scratch, Source, SourceOptions
+from distclust.store.sources.files import SourceFile, file_system, find_files, is_url
+
+__all__ = [
+    "FORMATS",
+    "Expected",
+    "Prepared",
+    "Scratch",
+    "Source",
+    "SourceFile",
+    "SourceOptions",
+    "find_files",
+    "open_source",
+]
+
+# name of a format -> its module and the suffixes it is known by
+FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "csv": ("delimited", (".csv", ".csv.gz")),
+    "tsv": ("delimited", (".tsv", ".tsv.gz")),
+    "parquet": ("arrow", (".parquet", ".pq")),
+    "arrow": ("arrow", (".arrow", ".feather", ".ipc", ".arrows")),
+    "npy": ("arrays", (".npy",)),
+    "npz": ("arrays", (".npz",)),
+    "mtx": ("matrix_market", (".mtx", ".mtx.gz")),
+    "svmlight": (
+        "svmlight",
+        (".svm", ".svmlight", ".libsvm", ".svm.gz", ".svmlight.gz", ".libsvm.gz"),
+    ),
+    "text": ("text", (".txt", ".txt.gz")),
+    "jsonl": ("text", (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")),
+    "zarr": ("stores", (".zarr",)),
+    "h5ad": ("stores", (".h5ad",)),
+}
+
+_STORES = ("zarr", "h5ad")
+# objects that make a folder a Zarr store rather than a folder of files
+_STORE_MARKS = ("zarr.json", ".zgroup", ".zarray", ".distclust")
+
+
+def open_source(spec: Any, options: SourceOptions | None = None) -> Source:
+    """Return the source that `spec` names; nothing but names and sizes is read.
+
+    Parameters
+    ----------
+    spec
+        A path, a folder, a glob or a URL, or a list of these, all of one format; a Zarr
+        store; or an iterable of blocks of rows (arrays, frames, sparse matrices, or pairs
+        of row ids and such a block).
+    options
+        How to read it.
+
+    Raises
+    ------
+    MissingFileError
+        If nothing is there.
+    InputError
+        If its format is unknown, or if several formats are mixed.
+    """
+    options = options or SourceOptions()
+    if options.format is not None and options.format not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise InputError("format", f"one of {known}", repr(options.format), "Choose one of them.")
+    if isinstance(spec, (str, os.PathLike)):
+        name = os.fspath(spec)
+        if options.format in _STORES or (options.format is None and _is_store(name)):
+            return _make("stores", name, options)
+    elif not _is_list_of_paths(spec):
+        return _make("iterators", spec, options)
+    files = tuple(find_files(spec))
+    return _make(_format_module(files, options), files, options)
+
+
+def format_of(file: SourceFile) -> str:
+    """Return the name of the format that a file's suffix stands for.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    name = file.name.lower()
+    for known, (_, suffixes) in FORMATS.items():
+        if name.endswith(suffixes):
+            return known
+    known_ends = ", ".join(suffix for _, suffixes in FORMATS.values() for suffix in suffixes)
+    hint = "Name the format, or save the rows in one of these forms."
+    raise InputError(file.url, f"a file ending in {known_ends}", repr(file.name), hint)
+
+
+def _make(module: str, what: Any, options: SourceOptions) -> Source:
+    maker = importlib.import_module(f"distclust.store.sources.{module}").make_source
+    source = cast("Source", maker(what, options))
+    if options.binarise is None:
+        return source
+    from distclust.store.sources.binarise import BinarisedSource
+
+    return BinarisedSource(source, options)
+
+
+def _is_list_of_paths(spec: Any) -> bool:
+    is_list = isinstance(spec, Sequence) and len(spec) > 0
+    return is_list and all(isinstance(one, (str, os.PathLike)) for one in spec)
+
+
+def _is_store(name: str) -> bool:
+    if name.lower().rstrip("/").endswith((".zarr", ".h5ad")):
+        return True
+    if not is_url(name):
+        return any(os.path.exists(os.path.join(name, mark)) for mark in _STORE_MARKS)
+    system, path = file_system(name)
+    return any(system.exists(f"{path.rstrip('/')}/{mark}") for mark in _STORE_MARKS)
+
+
+def _format_module(files: tuple[SourceFile, ...], options: SourceOptions) -> str:
+    """Return the one module that reads all the files."""
+    if options.format is not None:
+        return FORMATS[options.format][0]
+    first = format_of(files[0])
+    for file in files[1:]:
+        if format_of(file) != first:
+            hint = "Ingest them one after another, or name the files of one format."
+            raise InputError(file.url, f"{first} as {files[0].url} is", format_of(file), hint)
+    return FORMATS[first][0]

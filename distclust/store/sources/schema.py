@@ -1,0 +1,484 @@
+"""What the columns of a table are, settled over all of its pieces.
+
+Before a cell is read, options give some columns a role (`assign_roles`). Every piece then
+says what it saw (a `Survey`); surveys add up to `Totals`, in which a column's type is a set
+of flags joined by "or", so that the outcome does not depend on where pieces were cut. From
+the totals follows the `Schema` by which all pieces are read.
+
+Rules. Whole numbers and other numbers are numbers; so are columns without any value. Truth
+values are truth values as long as nothing else is there. Dates go to the annotations.
+Anything else is text: the levels of a category, sorted, at most 65,536 of them. A column of
+numbers with a few cells that are not is refused, as that is a slip far more often than a
+category. The first column names the rows if its header is empty, or if it is text and no
+value is missing or occurs twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, TypedDict
+
+import numpy as np
+
+from distclust.errors import InputError
+from distclust.store.matrix import Column, NumberKind
+from distclust.store.sources.base import Expected, IdsKind, ObsKind, SourceOptions
+
+Kind: TypeAlias = Literal["integer", "real", "bool", "date", "text"]
+
+MAX_LEVELS = 65_536
+SLIPS = 0.5  # a column with a smaller share of cells that are not numbers is one of numbers
+
+# What a column held in one piece; nothing but missing values is 0.
+INTEGER, REAL, BOOL, DATE, ZONED_DATE, TEXT = 1, 2, 4, 8, 16, 32
+_NUMBER = INTEGER | REAL
+_NO_TEXT = INTEGER | REAL | BOOL  # not kept as text
+_KINDS: dict[int, Kind] = {
+    0: "real",
+    INTEGER: "integer",
+    REAL: "real",
+    INTEGER | REAL: "real",
+    BOOL: "bool",
+    DATE: "date",
+    ZONED_DATE: "date",
+}
+
+
+class TextFacts(TypedDict):
+    """What one piece says about a column that is not numbers.
+
+    `numbers` counts the cells that could be numbers; `first` is the first one that could
+    not, its line or row in the piece and its text; `levels` are the different values, None
+    if they are too many; `is_distinct` says that none is missing or occurs twice, and
+    `is_whole` that all are plain whole numbers.
+    """
+
+    numbers: int
+    first: tuple[int, str] | None
+    levels: list[str] | None
+    is_distinct: bool
+    is_whole: bool
+
+
+class Survey(TypedDict):
+    """What one piece says about its columns, as JSON.
+
+    `flags` has two hexadecimal digits a column; `missing` counts by column where there are
+    any; `bounds` are those of the features if all are whole numbers; `infinite` is the line
+    and the column of the first infinite value; `texts` describe columns that are not
+    numbers.
+    """
+
+    flags: str
+    missing: dict[str, int]
+    bounds: tuple[int, int] | None
+    infinite: tuple[int, int] | None
+    texts: dict[str, TextFacts]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What is known about the columns of a table before a cell is read.
+
+    Attributes
+    ----------
+    names
+        Columns that are read, in order; everything else counts places in this list.
+    places
+        Place of each in the file.
+    ids
+        The column that names the rows for certain.
+    candidate
+        The column that does if its values allow.
+    obs
+        Columns kept as annotations.
+    categories
+        Columns that are categories whatever they look like.
+    as_text
+        Columns to be read as text whatever they look like; all of the above among them
+        where that matters.
+    """
+
+    names: tuple[str, ...]
+    places: tuple[int, ...]
+    ids: int | None = None
+    candidate: int | None = None
+    obs: frozenset[int] = frozenset()
+    categories: frozenset[int] = frozenset()
+    as_text: frozenset[int] = frozenset()
+
+    def is_feature(self, j: int) -> bool:
+        """Whether a column's numbers are features."""
+        return j != self.ids and j not in self.obs
+
+    def reading_as_text(self, columns: frozenset[int]) -> Roles:
+        """Return the roles with more columns read as text."""
+        return replace(self, as_text=self.as_text | columns)
+
+
+def assign_roles(
+    names: Sequence[str], options: SourceOptions, where: str, index: int | None = None
+) -> Roles:
+    """Return the roles of columns.
+
+    Parameters
+    ----------
+    names
+        Names of all columns, as they are in the file.
+    options
+        Which of them to drop, and so on.
+    where
+        Place to name in errors.
+    index
+        A column that is there to name the rows, such as one without a name.
+
+    Raises
+    ------
+    InputError
+        If a name occurs twice, or an option names a column that is not there or that
+        another option names too.
+    """
+    _check_names(names, options, where)
+    expected = options.expected
+    drop = {*options.drop}
+    if options.ids is not None and index is not None and options.ids != names[index]:
+        drop |= {names[index]} if options.ids else set()
+    places = [i for i, name in enumerate(names) if name not in drop]
+    kept = [names[i] for i in places]
+    if not kept:
+        raise InputError(where, "at least one column", "none that is left", "Drop fewer of them.")
+    chosen = names[index] if options.ids is None and index is not None else options.ids
+    ids = kept.index(chosen) if chosen else None
+    obs = {*options.obs, *(expected.obs_kinds if expected else ())}
+    categories = {*options.categories, *_expected_categories(expected)}
+    roles = Roles(
+        tuple(kept),
+        tuple(places),
+        ids,
+        _candidate(kept, ids, obs | categories, options),
+        frozenset(j for j, name in enumerate(kept) if name in obs and j != ids),
+        frozenset(j for j, name in enumerate(kept) if name in categories and j != ids),
+    )
+    return roles.reading_as_text(roles.categories | _expected_texts(kept, expected))
+
+
+def _check_names(names: Sequence[str], options: SourceOptions, where: str) -> None:
+    if len(set(names)) < len(names):
+        seen: set[str] = set()
+        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        got = f"{twice!r} twice"
+        raise InputError(where, "columns with different names", got, "Rename one of them.")
+    chosen = [options.ids] if options.ids else []
+    wanted = [*chosen, *options.drop, *options.categories, *options.obs]
+    for name in wanted:
+        if name not in names:
+            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise InputError(where, f"a column {name!r}", shown, "Check the name.")
+        if wanted.count(name) > 1:
+            hint = "Name a column for ids, drop, category or obs, but only once."
+            raise InputError(where, "one role for each column", f"{name!r} twice", hint)
+
+
+def _expected_categories(expected: Expected | None) -> list[str]:
+    columns = expected.columns if expected else ()
+    return [column.name for column in columns if column.kind == "category"]
+
+
+def _expected_texts(names: list[str], expected: Expected | None) -> frozenset[int]:
+    kinds = expected.obs_kinds if expected else {}
+    return frozenset(j for j, name in enumerate(names) if kinds.get(name) == "text")
+
+
+def _candidate(
+    names: list[str], ids: int | None, taken: set[str], options: SourceOptions
+) -> int | None:
+    is_free = ids is None and options.ids is None and len(names) > 1 and names[0] not in taken
+    expected = options.expected
+    if not is_free or (expected and names[0] in {column.name for column in expected.columns}):
+        return None
+    return 0
+
+
+@dataclass
+class _TextTotals:
+    first: tuple[str, str] | None = None  # where and what
+    levels: set[str] | None = field(default_factory=set)
+    is_distinct: bool = True
+    is_whole: bool = True
+
+    def add(self, facts: TextFacts, place: Callable[[int], str]) -> None:
+        if self.first is None and facts["first"] is not None:
+            line, text = facts["first"]
+            self.first = (place(line), text)
+        if self.levels is not None and facts["levels"] is not None:
+            self.levels.update(facts["levels"])
+        if facts["levels"] is None or (self.levels and len(self.levels) > MAX_LEVELS):
+            self.levels = None
+        self.is_distinct &= facts["is_distinct"]
+        self.is_whole &= facts["is_whole"]
+
+
+class Totals:
+    """Surveys of all pieces added up."""
+
+    def __init__(self, roles: Roles) -> None:
+        self.roles = roles
+        n_columns = len(roles.names)
+        self.n_rows = 0
+        self.flags = np.zeros(n_columns, np.uint8)
+        self.missing = np.zeros(n_columns, np.int64)
+        self.numbers = np.zeros(n_columns, np.int64)
+        self.bounds = (0, 0)
+        self.texts: dict[int, _TextTotals] = {}
+
+    def add(self, survey: Survey, n_rows: int, place: Callable[[int], str]) -> None:
+        """Add one piece.
+
+        Parameters
+        ----------
+        survey, n_rows
+            What it says and how many rows it has.
+        place
+            Function that turns a line of the piece into a place to name in errors.
+
+        Raises
+        ------
+        InputError
+            If the piece holds infinite values.
+        """
+        if survey["infinite"] is not None:
+            line, column = survey["infinite"]
+            raise InputError(
+                _in_column(place(line), self.roles.names[column]),
+                "finite numbers",
+                "an infinite value",
+                "Replace it by a finite number or leave it empty.",
+            )
+        flags = np.frombuffer(bytes.fromhex(survey["flags"]), np.uint8)
+        missing = np.zeros(len(flags), np.int64)
+        for j, count in survey["missing"].items():
+            missing[int(j)] = count
+        self.n_rows += n_rows
+        self.flags |= flags
+        self.missing += missing
+        self.numbers += np.where(flags & _NUMBER, n_rows - missing, 0)
+        low, high = survey["bounds"] or (0, 0)
+        self.bounds = min(self.bounds[0], low), max(self.bounds[1], high)
+        for key, facts in survey["texts"].items():
+            self.numbers[int(key)] += facts["numbers"]
+            self.texts.setdefault(int(key), _TextTotals()).add(facts, place)
+
+    def kind(self, j: int) -> Kind:
+        """Return what a column is, all pieces considered."""
+        return "text" if j in self.roles.categories else _KINDS.get(int(self.flags[j]), "text")
+
+    def misread(self) -> frozenset[int]:
+        """Return the columns of text that some piece took for something else.
+
+        Truth values with missing ones among them are text too where they are annotations.
+        """
+        columns = range(len(self.flags))
+        texts = {j for j in columns if self.kind(j) == "text" and self.flags[j] & _NO_TEXT}
+        unsure = {j for j in self.roles.obs if self.kind(j) == "bool" and self.missing[j]}
+        return frozenset(texts | unsure)
+
+    def check_slips(self) -> None:
+        """Refuse a column that is numbers but for a few cells."""
+        for j, facts in self.texts.items():
+            present = self.n_rows - int(self.missing[j])
+            spoilt = present - int(self.numbers[j])
+            is_judged = self.roles.is_feature(j) and j not in self.roles.categories
+            if is_judged and facts.first and 0 < spoilt < SLIPS * present:
+                name = self.roles.names[j]
+                place, text = facts.first
+                hint = f"Mend the cell, empty it, or pass --category {name}."
+                where = _in_column(place, name)
+                raise InputError(where, "a number as in most rows", repr(text), hint)
+
+
+def _in_column(place: str, name: str) -> str:
+    """Return "file, column 'x', line 5" for "file, line 5"."""
+    file, _, line = place.rpartition(", ")
+    return f"{file}, column {name!r}, {line}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """How the columns of every piece become rows.
+
+    Attributes
+    ----------
+    columns, features
+        Features, and the place of each among the columns that are read.
+    dtype
+        Type of the values.
+    ids, ids_kind
+        Place and kind of the column that names the rows; None where they are counted.
+    obs
+        Name, place and kind of every annotation.
+    notes
+        What was decided, for the user.
+    """
+
+    columns: tuple[Column, ...]
+    features: tuple[int, ...]
+    dtype: np.dtype[Any]
+    ids: int | None = None
+    ids_kind: IdsKind = "integer"
+    obs: tuple[tuple[str, int, ObsKind], ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def obs_kinds(self) -> dict[str, ObsKind]:
+        """Kind of every annotation by name."""
+        return {name: kind for name, _, kind in self.obs}
+
+
+def settle(
+    totals: Totals,
+    expected: Expected | None,
+    where: str,
+    is_distinct: Callable[[int], bool],
+) -> Schema:
+    """Return the schema of a table.
+
+    Parameters
+    ----------
+    totals
+        Surveys of all pieces.
+    expected
+        What the rows must fit, or None.
+    where
+        Place to name in errors.
+    is_distinct
+        Function of a column that is distinct within every piece: whether it is overall.
+
+    Raises
+    ------
+    InputError
+        If a column cannot be used as it is, or nothing is left.
+    """
+    totals.check_slips()
+    roles = totals.roles
+    ids = roles.ids if roles.ids is not None else _named_by(totals, is_distinct)
+    rest = [j for j in range(len(roles.names)) if j != ids]
+    features = [j for j in rest if j not in roles.obs and totals.kind(j) != "date"]
+    if totals.n_rows == 0 or not features:
+        got = f"{totals.n_rows} rows and {len(features)} columns"
+        raise InputError(where, "at least one row and one column", got, "Check the file.")
+    known = {column.name: column for column in expected.columns} if expected else {}
+    columns = tuple(_column(totals, j, known.get(roles.names[j]), where) for j in features)
+    return Schema(
+        columns,
+        tuple(features),
+        _dtype(totals, features, columns),
+        ids,
+        _ids_kind(totals, ids, where),
+        tuple(
+            (roles.names[j], j, _obs_kind(totals, j, expected)) for j in rest if j not in features
+        ),
+        tuple(_notes(totals, ids, features)),
+    )
+
+
+def _named_by(totals: Totals, is_distinct: Callable[[int], bool]) -> int | None:
+    """Return the first column if it is text that tells all rows apart."""
+    j = totals.roles.candidate
+    facts = None if j is None else totals.texts.get(j)
+    if j is None or facts is None or totals.kind(j) not in ("text", "date") or totals.missing[j]:
+        return None
+    return j if facts.is_distinct and is_distinct(j) else None
+
+
+def _column(totals: Totals, j: int, known: Column | None, where: str) -> Column:
+    name, kind = totals.roles.names[j], totals.kind(j)
+    if kind == "text":
+        levels = totals.texts[j].levels if j in totals.texts else set()
+        if levels is None:
+            hint = f"Leave the column out with --drop {name}, or keep it with --obs {name}."
+            got = f"more than {MAX_LEVELS:,}"
+            raise InputError(f"{where}, column {name!r}", "few different values", got, hint)
+        old = known.levels if known else ()
+        return Column(name, "category", (*old, *sorted(levels.difference(old))))
+    if known is not None and known.kind == "category":
+        return known  # nothing but missing values
+    number: NumberKind = "bool" if kind == "bool" else "integer"
+    is_real = kind == "real" or (kind == "integer" and totals.missing[j] > 0)
+    return Column(name, number="real" if is_real else number)
+
+
+def _dtype(totals: Totals, features: list[int], columns: tuple[Column, ...]) -> np.dtype[Any]:
+    """Return the smallest type that holds every value exactly."""
+    numbers = {column.number for column in columns if column.kind == "number"}
+    if "real" in numbers or totals.missing[features].any():
+        return np.dtype(np.float64)
+    if numbers == {"bool"} and all(column.kind == "number" for column in columns):
+        return np.dtype(np.bool_)
+    low, high = totals.bounds
+    return smallest_integer(low, max([high, *(len(column.levels) - 1 for column in columns)]))
+
+
+def smallest_integer(low: int, high: int) -> np.dtype[Any]:
+    """Return the smallest integer type that holds all of ``[low, high]``."""
+    unsigned = (np.uint8, np.uint16, np.uint32)
+    signed = (np.int8, np.int16, np.int32, np.int64)
+    for kind in (*(unsigned if low >= 0 else ()), *signed, np.uint64):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            dtype: np.dtype[Any] = np.dtype(kind)
+            return dtype
+    return np.dtype(np.float64)
+
+
+def _ids_kind(totals: Totals, ids: int | None, where: str) -> IdsKind:
+    if ids is None:
+        return "integer"
+    if totals.missing[ids]:
+        got = f"{totals.missing[ids]} rows without one"
+        hint = "Fill the column, or choose another one with --ids."
+        raise InputError(f"{where}, column {totals.roles.names[ids]!r}", "row ids", got, hint)
+    facts = totals.texts.get(ids)
+    is_whole = facts.is_whole if facts else totals.kind(ids) == "integer"
+    return "integer" if is_whole else "text"
+
+
+def _obs_kind(totals: Totals, j: int, expected: Expected | None) -> ObsKind:
+    wanted = (expected.obs_kinds if expected else {}).get(totals.roles.names[j])
+    kind = totals.kind(j)
+    is_unsure = kind == "bool" and totals.missing[j] > 0
+    if kind in ("text", "date") or wanted == "text" or is_unsure:
+        return "text"
+    is_real = kind == "real" or totals.missing[j] > 0 or wanted == "real"
+    return "real" if is_real else ("bool" if kind == "bool" else "integer")
+
+
+def _notes(totals: Totals, ids: int | None, features: list[int]) -> list[str]:
+    roles = totals.roles
+    named = "a count" if ids is None else f"column {roles.names[ids]!r}"
+    notes = [f"Rows are named by {named}."]
+    others = [j for j in range(len(roles.names)) if j not in features and j != ids]
+    dates = [roles.names[j] for j in others if j not in roles.obs]
+    if dates:
+        notes.append(f"Dates are kept as annotations, not as features: {_listed(dates)}.")
+    texts = [roles.names[j] for j in features if totals.kind(j) == "text"]
+    if texts:
+        notes.append(f"Text is read as categories: {_listed(texts)}.")
+    return notes
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
+
+
+def check_same_names(names: Sequence[str], first: Sequence[str], url: str, first_url: str) -> None:
+    """Refuse a file whose columns are not those of the first one."""
+    if list(names) == list(first):
+        return
+    pairs = enumerate(zip(names, first, strict=False))
+    differing = next((i for i, (a, b) in pairs if a != b), None)
+    if differing is None:
+        expected, got = f"{len(first)} columns as in {first_url}", f"{len(names)}"
+    else:
+        expected = f"column {differing + 1} named {first[differing]!r} as in {first_url}"
+        got = repr(names[differing])
+    raise InputError(url, expected, got, "Give all files the same header.")

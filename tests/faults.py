@@ -1,0 +1,177 @@
+"""Faults at every storage operation: a kill, a full disk, a missing permission.
+
+`every_fault` runs an action in a forked process that meets its fault at the first storage
+operation, then (from a fresh start) at the second, and so on until the action gets through.
+After each fault the caller looks at what is left, the action is run again without faults,
+and the caller looks once more. So each state that a crash can leave is seen.
+
+Operations are the calls that change what is stored: ``os.mkdir``, ``link``, ``replace`` and
+so on for local files (a temporary file is written before the first of them, so leftovers
+occur), and puts and deletions for storages far away. A kill comes before the operation;
+the kill after it is the one before the next. Threads may share the work.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import signal
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+from distclust.store.remote import RemoteObjects
+
+Action = Callable[[str], object]
+Check = Callable[[str, bool], object]
+Fault = Literal["kill", "disk full", "no permission"]
+
+# Operations that give something back; a full disk does not refuse them.
+_RELEASING = [
+    (os, "unlink"),
+    (os, "rmdir"),
+    (RemoteObjects, "_delete"),
+    (RemoteObjects, "_delete_tree"),
+]
+_TAKING = [
+    (os, "mkdir"),
+    (os, "link"),
+    (os, "rename"),
+    (os, "replace"),
+    (RemoteObjects, "write"),
+    (RemoteObjects, "create"),
+]
+# Changes nothing that a killed process could leave, but is where full disks are noticed.
+_SYNCING = [(os, "fsync")]
+
+_OPERATIONS = {
+    "kill": _TAKING + _RELEASING,
+    "disk full": _TAKING + _SYNCING,
+    "no permission": _TAKING + _SYNCING,
+}
+_ERRORS = {"disk full": errno.ENOSPC, "no permission": errno.EACCES}
+
+_FINISHED, _KILLED, _REFUSED, _FAILED = 0, 70, 71, 72
+_SECONDS = 120
+
+
+def every_fault(
+    root: str | Path,
+    *,
+    prepare: Action,
+    action: Action,
+    check: Check,
+    fault: Fault = "kill",
+    stride: int = 1,
+    at_most: int = 1000,
+) -> int:
+    """Try `action` with a fault at each of its storage operations; return how many there were.
+
+    Parameters
+    ----------
+    root
+        Local folder or URL below which every try gets a place of its own.
+    prepare
+        Called with the place: make what the action starts from.
+    action
+        Called with the place: the work under test. Run again after a fault, it completes.
+    check
+        Called with the place and whether the action was completed there. If not, what was
+        there before must be there still, or all of the new.
+    fault
+        What happens at the operation. Refusals must come out of the action as an OSError
+        that names a file, and leave no temporary file.
+    stride
+        Try every so many operations only, where they are slow.
+    at_most
+        Give up after so many operations.
+    """
+    for n_before in itertools.count(0, stride):
+        place = f"{root}/{n_before:04d}"
+        prepare(place)
+        finished = run_with_fault(action, place, n_before, fault)
+        if fault != "kill":
+            assert leftovers(place) == []
+        check(place, finished)
+        if finished:
+            return n_before
+        action(place)
+        check(place, True)
+        assert n_before < at_most, f"more than {at_most} operations"
+    raise AssertionError("unreachable")
+
+
+def run_with_fault(action: Action, place: str, n_before: int, fault: Fault = "kill") -> bool:
+    """Run `action` in a fork that meets a fault after `n_before` operations.
+
+    Returns whether it got through. What else goes wrong in the fork is raised here.
+    """
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        # Newer Pythons warn of forks beside threads; the child touches none of them.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _run_child(action, place, n_before, fault, writer)
+    os.close(writer)
+    with os.fdopen(reader) as report:
+        text = report.read()
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    expected = _KILLED if fault == "kill" else _REFUSED
+    assert code in {_FINISHED, expected}, f"{place}: exit code {code}\n{text}"
+    return code == _FINISHED
+
+
+def leftovers(place: str) -> list[str]:
+    """Return the temporary files below a local place."""
+    return [str(path) for path in Path(place).rglob("*.partial")]
+
+
+def _run_child(action: Action, place: str, n_before: int, fault: Fault, writer: int) -> None:
+    code = _FAILED
+    try:
+        signal.alarm(_SECONDS)
+        steps = _Steps(n_before, fault)
+        for owner, name in _OPERATIONS[fault]:
+            setattr(owner, name, steps.counted(getattr(owner, name)))
+        action(place)
+        code = _FINISHED
+    except BaseException as error:
+        expected = isinstance(error, OSError) and error.errno == _ERRORS.get(fault)
+        if expected and error.filename:
+            code = _REFUSED
+        else:
+            os.write(writer, traceback.format_exc().encode()[-60_000:])
+    finally:
+        os._exit(code)
+
+
+class _Steps:
+    """Counts operations and lets the fault happen at one of them."""
+
+    def __init__(self, n_before: int, fault: Fault) -> None:
+        self.left = n_before
+        self.fault = fault
+        self.lock = threading.Lock()
+
+    def counted(self, operation: Callable[..., Any]) -> Callable[..., Any]:
+        def step(*arguments: Any, **options: Any) -> Any:
+            with self.lock:
+                self.left -= 1
+                is_time = self.left == -1
+            if is_time:
+                self._fail()
+            return operation(*arguments, **options)
+
+        return step
+
+    def _fail(self) -> None:
+        if self.fault == "kill":
+            os._exit(_KILLED)
+        number = _ERRORS[self.fault]
+        raise OSError(number, os.strerror(number))
