@@ -44,6 +44,9 @@ def ingest(
         return
     with followed(common), connected(scheduler):
         made = bring_in(where, store, **arguments)
+    if not common.quiet and not common.as_json:
+        for note in made.provenance.get("notes", ()):
+            console().print(note, highlight=False)
     _say_store(made, "ingest", common)
 
 
@@ -110,7 +113,7 @@ def _say_store(store: MatrixStore, command: str, common: Common) -> None:
 
     facts = describe_store(store)
     if common.as_json:
-        print_json({"command": command, **facts})
+        print_json({"command": command, **facts, "provenance": dict(store.provenance)})
     elif command == "info" or not common.quiet:
         print_store(console(), facts)
 

@@ -11,6 +11,7 @@ from distclust.errors import InputError
 
 if TYPE_CHECKING:
     from distclust.store.matrix_store import MatrixStore
+    from distclust.store.sources import Prepared, Scratch
 
 How = Literal["create", "append", "replace"]
 
@@ -72,30 +73,27 @@ def ingest(
     from distclust.store.sources import SourceOptions, open_source
 
     options = SourceOptions(**_check_reading(reading, SourceOptions))
-    told = {"source": _name_of(source)}
-    if how == "create":
-        opened = open_source(source, options)
-        return create_store(
-            store,
-            lambda scratch: opened.prepare(scratch, map_ordered),
-            layout=layout,
-            codec=storage,
-            duplicates=duplicates,
-            identity=opened.identity(),
-            provenance=told,
-            mapper=map_ordered,
-            fresh=fresh,
-        )
-    grown = open_store(store)
-    opened = open_source(source, dataclasses.replace(options, expected=grown.expected()))
-    change = grown.append if how == "append" else grown.replace
-    return change(
-        lambda scratch: opened.prepare(scratch, map_ordered),
-        duplicates=duplicates,
-        identity=opened.identity(),
-        provenance=told,
-        mapper=map_ordered,
-    )
+    grown = None if how == "create" else open_store(store)
+    if grown is not None:
+        options = dataclasses.replace(options, expected=grown.expected())
+    opened = open_source(source, options)
+    told: dict[str, Any] = {"source": _name_of(source)}
+
+    def prepare(scratch: Scratch) -> Prepared:
+        prepared = opened.prepare(scratch, map_ordered)
+        told["notes"] = list(prepared.notes)
+        return prepared
+
+    change: dict[str, Any] = {
+        "duplicates": duplicates,
+        "identity": opened.identity(),
+        "tells_rows": opened.tells_rows,
+        "provenance": told,
+        "mapper": map_ordered,
+    }
+    if grown is None:
+        return create_store(store, prepare, layout=layout, codec=storage, fresh=fresh, **change)
+    return (grown.append if how == "append" else grown.replace)(prepare, **change)
 
 
 def _check_reading(reading: dict[str, Any], kind: Any) -> dict[str, Any]:

@@ -222,7 +222,7 @@ class Chain:
     def is_plain(self) -> bool:
         """Whether a chunk that `encode` made begins with its values as they are."""
         plain = () if self.inner else (Crc32c(),)
-        return self.byte_codecs == plain and self.byte_order == "<"
+        return self.byte_codecs == plain and self.byte_order == "<" and not self.index_first
 
     def to_json(self, dtype: np.dtype[Any]) -> list[dict[str, Any]]:
         """Describe the chain as the ``codecs`` of a Zarr v3 array of `dtype`."""
@@ -242,8 +242,8 @@ class Chain:
     def encode(self, values: Array, shape: tuple[int, ...]) -> list[Any]:
         """Return buffers that hold a chunk of `shape` beginning with `values`.
 
-        What `values` do not fill is zeros, or empty strings. Inner chunks of a shard are
-        cut from the last axis; those without values are left out.
+        What `values` do not fill is zeros, or empty strings. Inner chunks of a shard follow
+        each other in C order; those without values are left out.
         """
         if self.inner is not None:
             return self._encode_shard(values, shape)

@@ -26,6 +26,7 @@ from distclust.store.manifest import (
     Manifest,
     SegmentEntry,
     generations_of,
+    read_latest,
     read_manifest,
 )
 from distclust.store.mapping import Mapper
@@ -71,6 +72,9 @@ class Addition:
         JSON that differs whenever the rows may, or None.
     provenance
         JSON to keep with the generation.
+    tells_rows
+        Whether an equal identity means equal rows. If not (an iterator), unfinished work is
+        taken up, but finished work is never taken for what is asked for.
     """
 
     mapper: Mapper
@@ -78,6 +82,7 @@ class Addition:
     replacing: bool = False
     identity: Any = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    tells_rows: bool = True
 
     def request(self, action: str, **others: Any) -> dict[str, Any] | None:
         """Return what tells this change from others, if it can be told."""
@@ -92,7 +97,8 @@ def create(
 ) -> Generation:
     """Write the first generation of a store."""
     request = addition.request("create", layout=layout, codec=codec)
-    if (done := _find_done(objects, request)) is not None:
+    known = request if addition.tells_rows else None
+    if (done := _find_done(objects, known)) is not None:
         return done
     where = f"ingest into {objects.url}"
     _check_free(objects, where)
@@ -113,7 +119,7 @@ def create(
             n_features=kept.rows.n_features,
             features=work.write_features(Features(kept.columns, kept.facts).encode()),
             segments=(entry,),
-            request=_digest(request),
+            request=_digest(known),
             provenance=addition.provenance,
         )
         return work.publish(manifest, after=0)
@@ -123,7 +129,8 @@ def append(base: Generation, incoming: Incoming, addition: Addition, action: str
     """Add rows at the end; stored rows of the same id are refused, kept or give way."""
     objects, manifest = base.objects, base.manifest
     request = addition.request(action)
-    if (done := _find_done(objects, request)) is not None:
+    known = request if addition.tells_rows else None
+    if (done := _find_done(objects, known)) is not None:
         return done
     check_present(base)
     where = f"{action} in {objects.url}"
@@ -135,7 +142,7 @@ def append(base: Generation, incoming: Incoming, addition: Addition, action: str
         entry, reader = _write(work, kept, manifest.layout, manifest.codec, addition.mapper)
         replaced = _check_ids(reader, kept, base.ids_of_rows, addition, where)
         grown = replace(
-            _described(manifest, action, addition.provenance, request),
+            _described(manifest, action, addition.provenance, known),
             features=_write_features(work, base, kept),
             segments=(*manifest.segments, entry),
         )
@@ -213,7 +220,7 @@ def roll_back(base: Generation, number: int, provenance: Mapping[str, Any]) -> G
 
 def _check_free(objects: Objects, where: str) -> None:
     """Refuse to make a store where there is one, or something of another program."""
-    if generations_of(objects).numbers():
+    if read_latest(objects) is not None:
         hint = "Append to it, or pass fresh (--fresh) to replace it."
         raise InputError(where, "no store yet", "one that is complete", hint)
     others = [key for key in objects.list() if is_array(key)]
@@ -235,7 +242,7 @@ def check_present(base: Generation) -> None:
 
 def _find_done(objects: Objects, request: dict[str, Any] | None) -> Generation | None:
     """Return the present generation if it is what is asked for."""
-    head = None if request is None else generations_of(objects).head()
+    head = None if request is None else read_latest(objects)
     if request is None or head is None:
         return None
     manifest = read_manifest(head, objects.url)
@@ -389,9 +396,14 @@ def _given_ids(ids: Sequence[Any], manifest: Manifest, where: str) -> GivenIds:
     if manifest.ids_kind == "text":
         return GivenIds(np.array(list(dict.fromkeys(map(str, ids))), object))
     try:
-        return GivenIds(np.array(list(dict.fromkeys(map(operator.index, ids))), np.int64))
+        return GivenIds(np.array(list(dict.fromkeys(map(_whole, ids))), np.int64))
     except (TypeError, ValueError, OverflowError) as error:
         raise InputError(where, "whole numbers as ids", str(error), "Check the ids.") from error
+
+
+def _whole(row_id: Any) -> int:
+    # Ids from a command line or a file are text.
+    return int(row_id) if isinstance(row_id, str) else operator.index(row_id)
 
 
 def _next_id(base: Generation, mapper: Mapper) -> int:

@@ -25,6 +25,7 @@ from distclust._version import __version__
 from distclust.errors import StoreError
 from distclust.store.ledger import Ledger, Record
 from distclust.store.objects import MissingObject, Objects
+from distclust.store.sealed import seal, unseal
 from distclust.store.segments import CodecName, IdsKind, LayoutName, ObsKind
 
 FORMAT_VERSION = 1
@@ -34,6 +35,7 @@ GENERATIONS = f"{HIDDEN}/generations"
 LEASES = f"{HIDDEN}/leases"
 WORK = f"{HIDDEN}/ingest"
 CLAIM = f"{HIDDEN}/claim.json"
+LATEST = f"{HIDDEN}/latest.json"
 TABLES = f"{HIDDEN}/segments"
 FEATURES = f"{HIDDEN}/columns"
 TOMBSTONES = f"{HIDDEN}/tombstones"
@@ -41,6 +43,7 @@ CONDEMNED = f"{HIDDEN}/condemned"
 SEGMENTS = "segments"
 
 _FORM = "distclust-matrix"
+_LATEST_FORM = "distclust-latest"
 _NAME = re.compile(r"[0-9a-f]{16}")
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _MOST = 2**53  # more rows than this is a lie, and would not survive a float
@@ -346,6 +349,42 @@ def read_generation(objects: Objects, number: int) -> tuple[Record, Manifest]:
         got = f"generations {kept}"
         raise StoreError(objects.url, f"generation {number}", got, hint) from None
     return record, read_manifest(record, f"{objects.url}, generation {number}")
+
+
+def note_latest(objects: Objects, number: int) -> None:
+    """Note that a generation was published, so that the loss of its record is found."""
+    objects.write(LATEST, seal(_LATEST_FORM, {"number": number}))
+
+
+def read_noted(objects: Objects) -> int:
+    """Return the highest number that was noted; the last publisher may not have come to it."""
+    try:
+        content = objects.read(LATEST)
+    except MissingObject:
+        return 0
+    try:
+        return _count(unseal(content, _LATEST_FORM, objects.where(LATEST)).get("number"))
+    except ValueError as error:
+        raise _refused(objects.where(LATEST), f"other content ({error})") from error
+
+
+def read_latest(objects: Objects) -> Record | None:
+    """Return the record of the present generation, or None if there never was one.
+
+    Raises
+    ------
+    StoreError
+        If a later one was published and its record is gone: older rows are not shown for
+        the present ones.
+    """
+    noted = read_noted(objects)  # first: a note is written after its record
+    head = generations_of(objects).head()
+    number = 0 if head is None else head.number
+    if noted > number:
+        hint = "Restore it from a copy, or open an older generation by its number."
+        got = f"generation {number} as the last" if number else "none"
+        raise StoreError(objects.url, f"generation {noted}, which was published", got, hint)
+    return head
 
 
 def read_manifests(objects: Objects) -> dict[int, Manifest]:

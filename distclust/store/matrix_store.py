@@ -15,22 +15,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from distclust.errors import InputError, StoreError
 from distclust.store import growing
 from distclust.store.generation import Generation, open_generation, reopen
 from distclust.store.growing import Addition, AnyLayout, Incoming
 from distclust.store.ids import Duplicates
-from distclust.store.manifest import CLAIM, generations_of, read_manifest, read_manifests
+from distclust.store.manifest import read_latest, read_manifest, read_manifests
 from distclust.store.mapping import Mapper, serial_map
 from distclust.store.matrix import Column, Matrix, Profile, profile_block
 from distclust.store.objects import Finding, Objects, open_objects
-from distclust.store.removal import remove_store
+from distclust.store.removal import has_begun, remove_store
 from distclust.store.segments import CodecName, IdsKind, LayoutName, ObsKind
 from distclust.store.sources.base import Expected
 from distclust.store.stored_matrix import StoredMatrix
@@ -43,6 +41,8 @@ if TYPE_CHECKING:
 
 DAY = 86_400.0
 
+_MARKS = ("zarr.json", ".zgroup", ".zarray")  # of Zarr stores, version 3 and 2
+
 
 def create_store(
     url: str | os.PathLike[str],
@@ -52,6 +52,7 @@ def create_store(
     codec: CodecName | Literal["auto"] = "auto",
     duplicates: Duplicates = "refuse",
     identity: Any = None,
+    tells_rows: bool = True,
     provenance: Mapping[str, Any] | None = None,
     mapper: Mapper = serial_map,
     fresh: bool = False,
@@ -76,6 +77,9 @@ def create_store(
     identity
         JSON that differs whenever the rows may. With it work that was killed is taken up
         when it is asked for again, and work that is done is not repeated.
+    tells_rows
+        Whether an equal identity means equal rows; if not, as for iterators, work that is
+        done is never taken for what is asked for.
     provenance
         JSON to keep with the generation.
     mapper
@@ -94,12 +98,15 @@ def create_store(
     if fresh:
         remove_store(objects)
     chosen: CodecName = codec if codec != "auto" else "hot" if objects.is_local else "packed"
-    addition = Addition(mapper, duplicates, False, identity, provenance or {})
+    addition = Addition(mapper, duplicates, False, identity, provenance or {}, tells_rows)
     return MatrixStore(growing.create(objects, rows, addition, layout, chosen))
 
 
 def open_store(url: str | os.PathLike[str], generation: int | None = None) -> MatrixStore:
     """Open the present generation of a store, or an older one by its number.
+
+    An AnnData or plain Zarr store of another program opens, too; it can be read but neither
+    verified nor changed.
 
     Raises
     ------
@@ -109,17 +116,23 @@ def open_store(url: str | os.PathLike[str], generation: int | None = None) -> Ma
     objects = open_objects(url)
     if generation is not None:
         return MatrixStore(open_generation(objects, generation))
-    head = generations_of(objects).head()
+    head = read_latest(objects)
     if head is None:
-        raise _absent(objects)
+        return _open_other(objects)
     return MatrixStore(Generation(objects, head, read_manifest(head, objects.url)))
 
 
-def _absent(objects: Objects) -> StoreError:
-    if objects.exists(CLAIM):
+def _open_other(objects: Objects) -> MatrixStore:
+    """Open what another program wrote, where there is no generation of ours."""
+    if has_begun(objects):
         hint = "Run the same ingest again to finish it, or pass fresh (--fresh) to start over."
-        return StoreError(objects.url, "a complete store", "an unfinished ingest", hint)
-    return StoreError(objects.url, "a store", "nothing there", "Check the path, or ingest first.")
+        raise StoreError(objects.url, "a complete store", "an unfinished ingest", hint)
+    if not any(objects.exists(mark) for mark in _MARKS):
+        hint = "Check the path, or ingest first."
+        raise StoreError(objects.url, "a store", "nothing there", hint)
+    from distclust.store.foreign_store import ForeignStore
+
+    return ForeignStore(objects)
 
 
 @dataclass(frozen=True)
@@ -151,7 +164,7 @@ class MatrixStore:
     """
 
     def __init__(self, generation: Generation) -> None:
-        self._generation = generation
+        self._opened: Generation | None = generation
         self.url = generation.objects.url
         self.generation = generation.number
         self.fingerprint = generation.manifest.fingerprint
@@ -162,6 +175,14 @@ class MatrixStore:
             f"MatrixStore({self.url!r}, generation {self.generation}: "
             f"{n_rows} x {n_features}, {self.layout})"
         )
+
+    @property
+    def _generation(self) -> Generation:
+        if self._opened is None:
+            got = "one of another program, which is only read"
+            hint = "Ingest it into a store of its own first (distclust ingest)."
+            raise InputError(self.url, "a store of distclust", got, hint)
+        return self._opened
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -177,6 +198,11 @@ class MatrixStore:
     def facts(self) -> Mapping[str, Any]:
         """What was learned from the first rows and is used again for new ones."""
         return self._generation.features.facts
+
+    @property
+    def provenance(self) -> Mapping[str, Any]:
+        """Where the rows of this change came from, and what was decided about them."""
+        return self._generation.manifest.provenance
 
     @property
     def layout(self) -> LayoutName:
@@ -207,12 +233,12 @@ class MatrixStore:
         """Return what a source has to know about the store that its rows are to join."""
         return Expected(self.columns, self.obs_kinds, self.ids_kind, self.facts)
 
-    def matrix(self) -> StoredMatrix:
+    def matrix(self) -> Matrix:
         """Return the live rows as a matrix."""
         return StoredMatrix(self._generation)
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[StoredMatrix]:
+    def reading(self) -> Iterator[Matrix]:
         """Give the live rows and keep `gc` from removing them while the context is open."""
         generation = self._generation
         with reading(generation.objects, generation.number):
@@ -229,6 +255,7 @@ class MatrixStore:
         *,
         duplicates: Duplicates = "refuse",
         identity: Any = None,
+        tells_rows: bool = True,
         provenance: Mapping[str, Any] | None = None,
         mapper: Mapper = serial_map,
     ) -> MatrixStore:
@@ -244,10 +271,10 @@ class MatrixStore:
             Rows whose id is there already, or twice among the new ones: all of it is
             refused; or the first is kept, so that stored rows stay; or the last is, so that
             stored rows give way.
-        identity, provenance, mapper
+        identity, tells_rows, provenance, mapper
             As for `create_store`.
         """
-        addition = Addition(mapper, duplicates, False, identity, provenance or {})
+        addition = Addition(mapper, duplicates, False, identity, provenance or {}, tells_rows)
         return MatrixStore(growing.append(self._generation, rows, addition, "append"))
 
     def replace(
@@ -256,6 +283,7 @@ class MatrixStore:
         *,
         duplicates: Duplicates = "refuse",
         identity: Any = None,
+        tells_rows: bool = True,
         provenance: Mapping[str, Any] | None = None,
         mapper: Mapper = serial_map,
     ) -> MatrixStore:
@@ -264,7 +292,7 @@ class MatrixStore:
         A replaced row leaves its position; the new one comes at the end. `duplicates` is
         about the new rows among themselves.
         """
-        addition = Addition(mapper, duplicates, True, identity, provenance or {})
+        addition = Addition(mapper, duplicates, True, identity, provenance or {}, tells_rows)
         return MatrixStore(growing.append(self._generation, rows, addition, "replace"))
 
     def delete(
@@ -346,15 +374,18 @@ class MatrixStore:
 
     def profile(self, mapper: Mapper = serial_map) -> Profile:
         """Return facts about every column, over the live rows."""
-        generation = self._generation
         matrix = self.matrix()
-        if generation.manifest.tombstones is None and generation.segments:
-            parts: Iterator[Profile] = (segment.profile for segment in generation.segments)
-        elif matrix.n_blocks == 0:
+        if matrix.n_blocks == 0:
             return profile_block(matrix.read_all())
-        else:
+        parts = self._known_profiles()
+        if not parts:
             parts = mapper(_profile_of_block, range(matrix.n_blocks), matrix, stage="profile")
         return functools.reduce(Profile.combine, parts)
+
+    def _known_profiles(self) -> Iterable[Profile]:
+        """Profiles that were kept when rows were written; deleted rows are in them."""
+        has_deleted = self._generation.manifest.n_deleted > 0
+        return () if has_deleted else [segment.profile for segment in self._generation.segments]
 
     def health(self) -> str:
         """Say from listings alone whether all objects are there; `verify` reads them."""
@@ -369,44 +400,29 @@ class MatrixStore:
 
     def info(self) -> dict[str, Any]:
         """Return what is to be told about the store, as JSON values."""
-        manifest = self._generation.manifest
+        manifest = None if self._opened is None else self._opened.manifest
         return {
             "url": self.url,
             "generation": self.generation,
             "shape": list(self.shape),
             "layout": self.layout,
             "codec": self.codec,
-            "segments": len(manifest.segments),
-            "deleted": manifest.n_deleted,
+            "segments": 1 if manifest is None else len(manifest.segments),
+            "deleted": 0 if manifest is None else manifest.n_deleted,
             "blocks": self.matrix().n_blocks,
             "size_bytes": self.size_bytes,
             "ids": self.ids_kind,
             "annotations": self.obs_kinds,
             "fingerprint": self.fingerprint,
-            "created": manifest.created,
+            "created": "" if manifest is None else manifest.created,
             "health": self.health(),
         }
 
     def to_anndata(self) -> anndata.AnnData:
         """Return the live rows in memory as AnnData, with ids, annotations and names."""
-        try:
-            import anndata
-        except ImportError as error:
-            hint = "Install anndata, for instance with pip install distclust[anndata]."
-            raise InputError("to_anndata", "the package anndata", "none", hint) from error
-        import pandas as pd
+        from distclust.store.anndata_view import to_anndata
 
-        matrix = self.matrix()
-        blocks = range(matrix.n_blocks)
-        obs: dict[str, Any] = {
-            name: np.concatenate([matrix.block_obs(name, i) for i in blocks]) if blocks else []
-            for name in self.obs_kinds
-        }
-        index = pd.Index([str(row_id) for row_id in matrix.row_ids], dtype=object)
-        names = pd.Index([column.name for column in matrix.columns], dtype=object)
-        return anndata.AnnData(
-            matrix.read_all(), obs=pd.DataFrame(obs, index=index), var=pd.DataFrame(index=names)
-        )
+        return to_anndata(self._generation)
 
 
 def _profile_of_block(index: int, matrix: Matrix) -> Profile:

@@ -13,6 +13,7 @@ from distclust.store.manifest import (
     FEATURES,
     GENERATIONS,
     HIDDEN,
+    LATEST,
     LEASES,
     SEGMENTS,
     TABLES,
@@ -44,7 +45,7 @@ _NAMED = re.compile(
 
 def is_hidden(key: str) -> bool:
     """Whether an object is one that stores keep beside their arrays."""
-    return key == CLAIM or _HIDDEN.fullmatch(key) is not None
+    return key in (CLAIM, LATEST) or _HIDDEN.fullmatch(key) is not None
 
 
 def is_array(key: str) -> bool:
@@ -124,9 +125,8 @@ def remove_store(objects: Objects) -> None:
     hidden = [key for key in objects.list(HIDDEN) if is_hidden(key)]
     if not hidden:
         return
-    for key in hidden:
-        if key.startswith(f"{GENERATIONS}/"):
-            objects.delete(key)
+    for key in (LATEST, *(key for key in hidden if key.startswith(f"{GENERATIONS}/"))):
+        objects.delete(key)
     roots: list[Segment | None] = []
     for name in {name for key in objects.list() if (name := drawn_name(key)) is not None}:
         table = read_table(objects, name)

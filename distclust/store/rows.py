@@ -44,26 +44,23 @@ class Rows:
 
 
 class RowSource(Protocol):
-    """Anything rows can be read from, in any order and in any process; picklable.
-
-    Attributes
-    ----------
-    n_rows, n_features
-        The shape.
-    is_sparse
-        Whether `read` gives ``csr_array`` values.
-    dtype
-        Type of the values.
-    """
+    """Anything rows can be read from, in any order and in any process; picklable."""
 
     @property
-    def n_rows(self) -> int: ...  # noqa: D102
+    def n_rows(self) -> int:
+        """Number of rows."""
+
     @property
-    def n_features(self) -> int: ...  # noqa: D102
+    def n_features(self) -> int:
+        """Number of features."""
+
     @property
-    def is_sparse(self) -> bool: ...  # noqa: D102
+    def is_sparse(self) -> bool:
+        """Whether `read` gives ``csr_array`` values."""
+
     @property
-    def dtype(self) -> np.dtype[Any]: ...  # noqa: D102
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
 
     def read(self, start: int, stop: int) -> Rows:
         """Rows ``[start, stop)``; the same ones every time."""

@@ -110,9 +110,9 @@ def _check_fit(spec: SegmentSpec, survey: Survey) -> None:
     if spec.dtype not in NUMBERS:
         raise InputError("rows", "numbers or booleans", spec.dtype, "Convert them to float64.")
     if spec.layout == "compact" and not holds_counts(profile):
-        got = "others"
-        if not profile.has_missing and profile.all_integer.all():
-            got = f"values from {profile.minimum.min():g} to {profile.maximum.max():g}"
+        is_whole = not profile.has_missing and profile.all_integer.all()
+        bounds = f"values from {profile.minimum.min():g} to {profile.maximum.max():g}"
+        got = bounds if is_whole else "missing values or fractions"
         expected = "whole numbers from 0 to 65535 for the compact layout"
         raise InputError("rows", expected, got, "Choose another layout.")
     if spec.layout == "csr" and profile.has_missing:
@@ -125,10 +125,9 @@ def _write_block(
 ) -> Written:
     """Write all chunks of a block, then its record; or return the record that is there."""
     record = f"{scratch}/blocks/{index}.json"
-    try:
-        return _decode_record(objects.read(record), objects.where(record))
-    except MissingObject:
-        pass
+    done = _read_record(objects, record)
+    if done is not None:
+        return done
     start, stop = layout.spec.block_bounds(index)
     part = rows.read(start, stop)
     if any(len(column) != stop - start for column in (part.ids, *part.obs.values())):
@@ -153,8 +152,12 @@ def _encode_record(written: Written) -> bytes:
     return seal(_RECORD, {"chunks": chunks})
 
 
-def _decode_record(content: bytes, where: str) -> Written:
-    chunks = unseal(content, _RECORD, where)["chunks"]
+def _read_record(objects: Objects, key: str) -> Written | None:
+    try:
+        content = objects.read(key)
+    except MissingObject:
+        return None
+    chunks = unseal(content, _RECORD, objects.where(key))["chunks"]
     return {(name, number): (size, bytes.fromhex(digest)) for name, number, size, digest in chunks}
 
 

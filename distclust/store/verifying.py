@@ -11,10 +11,12 @@ from distclust.store.generation import Generation, open_generation
 from distclust.store.manifest import (
     GENERATIONS,
     HIDDEN,
+    LATEST,
     SEGMENTS,
     SegmentEntry,
     features_key,
     generations_of,
+    read_noted,
     tombstones_key,
 )
 from distclust.store.mapping import Mapper
@@ -31,12 +33,8 @@ def verify(objects: Objects, mapper: Mapper) -> list[Finding]:
     Findings by key; leftovers of unfinished changes are no findings.
     """
     findings: set[Finding] = set()
-    generations = []
-    for number in generations_of(objects).numbers():
-        try:
-            generations.append(open_generation(objects, number))
-        except StoreError as error:
-            findings.add(_finding(f"{GENERATIONS}/{number:08d}.json", error))
+    generations: list[Generation] = []
+    findings |= set(_verify_ledger(objects, generations))
     entries: dict[SegmentEntry, Segment] = {}
     for generation in generations:
         findings |= set(_verify_parts(generation, entries))
@@ -46,6 +44,23 @@ def verify(objects: Objects, mapper: Mapper) -> list[Finding]:
     has_root = any(entry.is_root for entry in entries)
     findings |= {Finding(key, "foreign") for key in _foreign(objects, has_root)}
     return sorted(findings, key=lambda finding: finding.key)
+
+
+def _verify_ledger(objects: Objects, generations: list[Generation]) -> Iterator[Finding]:
+    """Check the records; add the generations whose records are sound."""
+    try:
+        noted = read_noted(objects)
+    except StoreError as error:
+        yield _finding(LATEST, error)
+        noted = 0
+    numbers = generations_of(objects).numbers()
+    for number in numbers if noted in (0, *numbers) else [*numbers, noted]:
+        try:
+            generations.append(open_generation(objects, number))
+        except StoreError as error:
+            absent = number not in numbers
+            key = f"{GENERATIONS}/{number:08d}.json"
+            yield Finding(key, "missing") if absent else _finding(key, error)
 
 
 def missing_keys(objects: Objects, path: str, segment: Segment) -> list[str]:

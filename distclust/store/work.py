@@ -14,6 +14,7 @@ which keeps `gc` from taking its work for leftovers.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import re
@@ -43,6 +44,7 @@ from distclust.store.manifest import (
     generations_of,
     lease_name,
     new_name,
+    note_latest,
     read_manifest,
     tombstones_key,
 )
@@ -135,6 +137,7 @@ class Work:
             # Before, not after: other tools must never take a part of the rows for all.
             hide_face(self.objects, manifest)
         record = generations_of(self.objects).append(manifest.encode(), after)
+        quietly(functools.partial(note_latest, self.objects, record.number))
         return Generation(self.objects, record, read_manifest(record, self.objects.url))
 
     def is_ours(self) -> bool:

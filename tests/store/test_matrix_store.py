@@ -416,6 +416,45 @@ def test_to_anndata__gives_the_live_rows_of_any_store(place, layout):
     np.testing.assert_array_equal(found, values_of(wanted))
 
 
+@pytest.mark.parametrize("layout", ["dense", "csr"])
+def test_open_store__what_anndata_wrote_is_read_and_never_changed(place, layout):
+    anndata = pytest.importorskip("anndata")
+    values = values_of(IDS)
+    X: Any = values if layout == "dense" else scipy.sparse.csr_matrix(values)
+    written = anndata.AnnData(X)
+    written.obs_names, written.var_names = IDS, [f"gene {i}" for i in range(N_FEATURES)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of AnnData about its own future
+        written.write_zarr(place, convert_strings_to_categoricals=False)
+    before = {path: path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
+    store = open_store(place)
+    found: Any = store.matrix().read_all()
+    np.testing.assert_array_equal(found if layout == "dense" else found.toarray(), values)
+    assert [column.name for column in store.columns] == [f"gene {i}" for i in range(N_FEATURES)]
+    assert store.matrix().row_ids.tolist() == IDS
+    assert store.profile().n_nonzero.tolist() == np.count_nonzero(values, axis=0).tolist()
+    info = store.info()
+    assert (info["layout"], info["ids"], info["health"]) == (layout, "text", "unverified")
+    assert info["size_bytes"] == sum(map(len, before.values()))
+    with store.reading() as matrix:
+        assert matrix.shape == store.shape == (10, N_FEATURES)
+    for change in (
+        lambda: store.append(prepared(["n"])),
+        lambda: store.replace(prepared(["n"])),
+        lambda: store.delete(IDS[:1]),
+        store.compact,
+        lambda: store.rollback(1),
+        store.gc,
+        store.verify,
+        store.generations,
+        store.to_anndata,
+    ):
+        with pytest.raises(InputError, match="got one of another program, which is only read"):
+            change()
+    after = {path: path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
+    assert after == before
+
+
 # ---- features ------------------------------------------------------------------------------------
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)

@@ -18,14 +18,15 @@ nonzeros decoded a second on one core (Blosc blocks; "delta" inside rows):
     codec              ranks         ranks, delta      columns, delta
     =================  ============  ================  ==================
     none               16.4          16.4              16.4
-    zstd -1            12.6 at 530   9.7 at 480        12.2 at 540
+    zstd               12.6 at 530   9.7 at 480        12.2 at 540
     lz4, bitshuffle    14.6 at 1180  11.7 at 1020      **11.9 at 1030**
     lz4, shuffle       15.5 at 2350  11.1 at 1390      13.3 at 1570
     zstd, bitshuffle   13.0 at 290   9.3 at 290        11.0 at 250
     =================  ============  ================  ==================
 
-Differences of ranks are smallest, but ranks in falling frequency have to be sorted back into
-columns, which costs more than the bytes saved take to fetch from 70 MB/s on.
+Differences of ranks are smallest, but ranks have to be sorted back into columns. That takes
+15 to 30 ns a nonzero, more than it takes to fetch the quarter of a byte that is saved from
+20 MB/s on.
 
 A block's chunk is a shard whose inner chunks stand one after the other from its beginning;
 those past its last word are absent. So Zarr reads a plain array of equal rows, and no room is

@@ -17,6 +17,9 @@ Array = npt.NDArray[Any]
 
 _QUOTE = 34
 _SPACE = 32
+_NEWLINE = 10
+_RETURN = 13
+_LONGEST_INTEGER = 18  # digits that surely fit in 64 bits
 # Where in a cell a byte is.
 _START, _PLAIN, _QUOTED, _CLOSED = 0, 1, 2, 3
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
@@ -77,3 +80,86 @@ def hash_texts(data: Array, offsets: Array, out: Array) -> None:
         for k in range(offsets[i], offsets[i + 1]):
             value = (value ^ np.uint64(data[k])) * _FNV_PRIME
         out[i] = value
+
+
+# What a byte can be in a cell that may be a number.
+PLAIN, REAL, END, OTHER = 0, 1, 2, 3
+
+
+@compiled
+def split_columns(
+    data: Array,
+    separator: int,
+    newline: int,
+    is_number: Array,
+    kinds: Array,
+    numbers: Array,
+    rest: Array,
+    is_real: Array,
+) -> tuple[int, int, int]:
+    """Copy the cells of some columns to `numbers`, one a line, and all others to `rest`.
+
+    Parameters
+    ----------
+    data
+        Whole lines, the last one with its line end.
+    separator, newline
+        Bytes between cells and between lines.
+    is_number
+        Which columns go to `numbers`, shape (n_columns,).
+    kinds
+        What each byte can be in a number, shape (256,).
+    numbers, rest
+        Where cells go, each as long as `data`.
+    is_real
+        Set for columns with a number that is not written as a whole one.
+
+    Returns
+    -------
+    Rows, and bytes in `numbers` and `rest`. Rows are -1 if a line has more or fewer cells
+    than there are columns, or if a cell is surely no number or a very long one.
+    """
+    n_rows, n_numbers, n_rest = 0, 0, 0
+    i, column = 0, 0
+    while i < data.shape[0]:
+        if column == 0 and (data[i] == newline or data[i] == _RETURN):  # an empty line
+            i += 1
+            continue
+        start = i
+        if is_number[column]:
+            has_real = False
+            kind = kinds[data[i]]
+            while kind < END:
+                has_real |= kind == REAL
+                numbers[n_numbers] = data[i]
+                n_numbers += 1
+                i += 1
+                kind = kinds[data[i]]
+            if kind == OTHER and data[i] == _RETURN and data[i + 1] == newline:
+                i += 1
+            elif kind == OTHER:
+                return -1, 0, 0
+            if i - start > _LONGEST_INTEGER and not has_real:
+                return -1, 0, 0
+            is_real[column] |= has_real
+            numbers[n_numbers] = _NEWLINE
+            n_numbers += 1
+        else:
+            state = _START
+            while state == _QUOTED or (data[i] != separator and data[i] != newline):
+                state = _step(state, data[i], separator, newline)
+                rest[n_rest] = data[i]
+                n_rest += 1
+                i += 1
+            rest[n_rest] = separator
+            n_rest += 1
+        column += 1
+        if (data[i] == newline) != (column == is_number.shape[0]):
+            return -1, 0, 0
+        if data[i] == newline:
+            n_rows += 1
+            column = 0
+            if n_rest > 0:
+                rest[n_rest - 1] = _NEWLINE
+        i += 1
+    return n_rows, n_numbers, n_rest

@@ -2,12 +2,14 @@
 
 An iterator can be read once, so its rows go into the spool as they come, in pieces of a few
 MB whatever the size of its batches. Work that stopped is taken up with an iterator that
-yields the same again: pieces that are in the spool are compared and not written twice. An
-iterator says nothing about itself, so that two of them are never taken for the same.
+yields the same again: pieces that are in the spool are compared and not written twice. Blocks
+in memory are told apart by their content. An iterator says nothing before it is read, and its
+identity says so: equal ones do not mean equal rows.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,20 +43,35 @@ class IteratorSource(Source):
     """Rows from an iterable of blocks, or from one block."""
 
     name = "iterator"
-    tells_rows = False
 
     def __init__(self, blocks: Any, options: SourceOptions) -> None:
         is_block = hasattr(blocks, "shape") or hasattr(blocks, "columns")
         self._blocks: Iterable[Any] = [blocks] if is_block else blocks
         self._options = options
+        self.tells_rows = isinstance(self._blocks, (list, tuple))
         if not isinstance(self._blocks, Iterable):
             expected = "a path, a URL, or an iterable of blocks of rows"
             raise InputError("source", expected, repr(blocks)[:60], "Pass one of these.")
 
     def identity(self) -> dict[str, Any]:
-        """Return the options: nothing is known about the rows before they come."""
-        options = self._options.identity()
-        return {"format": "iterator", "options": options, "cut": _PIECE_BYTES}
+        """Return the options, and a digest of rows that are in memory."""
+        return {
+            "format": "iterator",
+            "options": self._options.identity(),
+            "cut": _PIECE_BYTES,
+            "tells_rows": self.tells_rows,
+            "content": self._digest() if self.tells_rows else None,
+        }
+
+    def _digest(self) -> str:
+        from distclust.store.objects import checksum
+
+        content = []
+        for parsed in _joined(_read(self._blocks, self.name), _PIECE_BYTES):
+            content.append(json.dumps([parsed.n_rows, parsed.survey]).encode())
+            for name, array in parsed.arrays.items():
+                content += [name.encode(), checksum(array.tobytes())]
+        return checksum(*content).hex()
 
     def prepare(self, scratch: Scratch, mapper: Mapper) -> Prepared:
         """Read all rows, then settle what they hold."""

@@ -264,10 +264,22 @@ def test_prepare__is_taken_up_after_a_kill(tmp_path: Path) -> None:
     assert n_faults >= 3
 
 
-def test_identity__does_not_claim_to_tell_rows_apart() -> None:
-    source = open_source([np.ones((1, 1))])
+def test_identity__of_an_iterator_says_that_it_tells_nothing() -> None:
+    source = open_source(iter([np.ones((1, 1))]))
     assert not source.tells_rows
-    assert source.identity() == open_source([np.zeros((1, 1))]).identity()
+    assert source.identity()["tells_rows"] is False
+    assert source.identity() == open_source(iter([np.zeros((1, 1))])).identity()
+
+
+@pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_array, pd.DataFrame])
+def test_identity__of_blocks_in_memory_is_their_content(form: Any) -> None:
+    values = np.arange(6.0).reshape(3, 2)
+    other = values.copy()
+    other[2, 1] = 7
+    first = open_source([form(values)])
+    assert first.tells_rows
+    assert first.identity() == open_source(form(values)).identity()
+    assert first.identity() != open_source([form(other)]).identity()
 
 
 @hypothesis.given(data=st.data())
