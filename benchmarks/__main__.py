@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import data, quality_bhc, quality_rose, speed
+from benchmarks import data, ingest, quality_bhc, quality_rose, speed, stores
 from benchmarks.problem import Problem, measure, to_markdown, update_page, write_json
 
 EXAMPLES = """examples:
@@ -22,7 +22,7 @@ EXAMPLES = """examples:
 
 def all_problems() -> dict[str, Problem]:
     """Every problem by name."""
-    modules = (quality_bhc, quality_rose, speed)
+    modules = (quality_bhc, quality_rose, speed, stores, ingest)
     return {problem.name: problem for module in modules for problem in module.problems()}
 
 

@@ -331,7 +331,7 @@ def _write(
     rows, objects, scratch = prepared.rows, work.objects, work.scratch
     survey = survey_rows(rows, mapper=mapper, objects=objects, scratch=scratch)
     spec = SegmentSpec(
-        _settle_layout(layout, survey.profile, rows, is_first=work.is_root),
+        _settle_layout(layout, survey.profile, prepared, is_first=work.is_root),
         codec,
         rows.n_rows,
         rows.n_features,
@@ -353,12 +353,21 @@ def _write(
 
 
 def _settle_layout(
-    layout: AnyLayout, profile: Profile, rows: RowSource, is_first: bool
+    layout: AnyLayout, profile: Profile, prepared: Prepared, is_first: bool
 ) -> LayoutName:
     """Return the layout of a segment: the store's own, if it can hold further rows."""
+    if any(column.kind == "category" for column in prepared.columns):
+        return _check_dense(layout)  # code 0 is a level, not the absence of one
     if layout == "auto":
-        return choose_layout(profile, rows.is_sparse)
+        return choose_layout(profile, prepared.rows.is_sparse)
     return "csr" if layout == "compact" and not is_first and not holds_counts(profile) else layout
+
+
+def _check_dense(layout: AnyLayout) -> LayoutName:
+    if layout in ("auto", "dense"):
+        return "dense"
+    hint = 'Choose the layout "dense" or "auto", or drop the columns of categories.'
+    raise InputError("layout", "dense for rows with categories", layout, hint)
 
 
 def _check_ids(

@@ -33,7 +33,7 @@ def write(folder: Path | str, X: Any, layout: str, codec: str, **options: Any) -
     """Write `X`; read it back through its table as bytes."""
     rows = ArrayRows(X, options.pop("ids", None))
     ids_kind = "integer" if rows.read(0, 1).ids.dtype.kind in "iu" else "text"
-    spec = SegmentSpec(layout, codec, rows.n_rows, rows.n_features, rows.dtype.name, ids_kind)  # type: ignore[arg-type]
+    spec = SegmentSpec(layout, codec, rows.n_rows, rows.n_features, rows.dtype.name, ids_kind)
     objects = open_objects(folder)
     segment = write_segment(objects, "", rows, spec, mapper=serial_map, scratch="scratch")
     return SegmentReader(objects, "", Segment.decode(segment.encode(), "table"))

@@ -70,7 +70,7 @@ def table(n: int = N, d: int = D, seed: int = 0) -> ArrayRows:
 
 def spec_of(rows: Any, layout: str = "compact", codec: str = "hot", **others: Any) -> SegmentSpec:
     options: Any = {"ids_kind": "text", "obs": KINDS, **others}
-    return SegmentSpec(layout, codec, rows.n_rows, rows.n_features, rows.dtype.name, **options)  # type: ignore[arg-type]
+    return SegmentSpec(layout, codec, rows.n_rows, rows.n_features, rows.dtype.name, **options)
 
 
 NAMES = [f"Merkmal {i}" for i in range(D)]
@@ -163,7 +163,7 @@ def test_write_segment__threads_write_the_same_bytes(
             rows,
             spec_of(rows, layout),
             mapper=mapper,
-            scratch=SCRATCH,  # type: ignore[arg-type]
+            scratch=SCRATCH,
         )
         keys = [key for key in objects.list() if not key.startswith(SCRATCH)]
         folders.append({key: objects.read(key) for key in keys})

@@ -19,7 +19,8 @@ _QUOTE = 34
 _SPACE = 32
 _NEWLINE = 10
 _RETURN = 13
-_LONGEST_INTEGER = 18  # digits that surely fit in 64 bits
+_LONGEST_INTEGER = np.uint64(18)  # digits that surely fit in 64 bits
+_ONE = np.uint64(1)
 # Where in a cell a byte is.
 _START, _PLAIN, _QUOTED, _CLOSED = 0, 1, 2, 3
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
@@ -119,40 +120,40 @@ def split_columns(
     Rows, and bytes in `numbers` and `rest`. Rows are -1 if a line has more or fewer cells
     than there are columns, or if a cell is surely no number or a very long one.
     """
-    n_rows, n_numbers, n_rest = 0, 0, 0
-    i, column = 0, 0
-    while i < data.shape[0]:
+    n_rows, column = 0, 0
+    # Unsigned: signed places would be checked for counting from the end at every byte.
+    i, n_numbers, n_rest = np.uint64(0), np.uint64(0), np.uint64(0)
+    while i < np.uint64(data.shape[0]):
         if column == 0 and (data[i] == newline or data[i] == _RETURN):  # an empty line
-            i += 1
+            i += _ONE
             continue
-        start = i
         if is_number[column]:
-            has_real = False
+            start, has_real = i, False
             kind = kinds[data[i]]
             while kind < END:
                 has_real |= kind == REAL
                 numbers[n_numbers] = data[i]
-                n_numbers += 1
-                i += 1
+                n_numbers += _ONE
+                i += _ONE
                 kind = kinds[data[i]]
-            if kind == OTHER and data[i] == _RETURN and data[i + 1] == newline:
-                i += 1
-            elif kind == OTHER:
-                return -1, 0, 0
             if i - start > _LONGEST_INTEGER and not has_real:
                 return -1, 0, 0
+            if kind == OTHER:
+                if data[i] != _RETURN or data[i + _ONE] != newline:
+                    return -1, 0, 0
+                i += _ONE
             is_real[column] |= has_real
             numbers[n_numbers] = _NEWLINE
-            n_numbers += 1
+            n_numbers += _ONE
         else:
             state = _START
             while state == _QUOTED or (data[i] != separator and data[i] != newline):
                 state = _step(state, data[i], separator, newline)
                 rest[n_rest] = data[i]
-                n_rest += 1
-                i += 1
+                n_rest += _ONE
+                i += _ONE
             rest[n_rest] = separator
-            n_rest += 1
+            n_rest += _ONE
         column += 1
         if (data[i] == newline) != (column == is_number.shape[0]):
             return -1, 0, 0
@@ -160,6 +161,6 @@ def split_columns(
             n_rows += 1
             column = 0
             if n_rest > 0:
-                rest[n_rest - 1] = _NEWLINE
-        i += 1
-    return n_rows, n_numbers, n_rest
+                rest[n_rest - _ONE] = _NEWLINE
+        i += _ONE
+    return n_rows, np.int64(n_numbers), np.int64(n_rest)

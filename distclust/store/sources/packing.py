@@ -27,11 +27,34 @@ Array: TypeAlias = npt.NDArray[Any]
 Columns: TypeAlias = "Mapping[int, pa.ChunkedArray]"
 
 
+@dataclass(frozen=True, eq=False)
+class Numbers:
+    """Columns of numbers side by side.
+
+    Attributes
+    ----------
+    matrix
+        Shape (n_rows, n_columns), NaN for missing values.
+    places
+        Place of each column.
+    flags
+        What each column is, shape (n_columns,).
+    n_missing
+        Missing values of each column, shape (n_columns,).
+    """
+
+    matrix: Array
+    places: Sequence[int]
+    flags: npt.NDArray[np.uint8]
+    n_missing: npt.NDArray[np.int64]
+
+
 def pack(
     columns: Columns,
     n_rows: int,
     roles: Roles,
     *,
+    numbers: Numbers | None = None,
     flags: Mapping[int, int] | None = None,
     line_of: Callable[[int], int] | None = None,
 ) -> Parsed:
@@ -45,37 +68,62 @@ def pack(
         Rows of the piece.
     roles
         What the columns are for.
+    numbers
+        Features that are a matrix already.
     flags
         What columns were found to be, where their type does not tell.
     line_of
         Function of a row that returns its line. Without it types are certain, and text is
         not judged to be misspelt numbers.
     """
-    found = np.zeros(len(roles.names), np.uint8)
-    for j, column in columns.items():
-        found[j] = cells.flag_of(column.type, f"column {roles.names[j]!r}")
-    for j, flag in (flags or {}).items():
-        found[j] = flag
     kept = {j: _kept(column, j, roles) for j, column in columns.items()}
-    numbers = [j for j in kept if roles.is_feature(j) and cells.is_number(kept[j].type)]
-    matrix, bounds = cells.narrow(cells.gather_numbers([kept[j] for j in numbers], n_rows))
+    own = [j for j in kept if roles.is_feature(j) and cells.is_number(kept[j].type)]
+    places = [*(numbers.places if numbers else ()), *own]
+    parts = [*([numbers.matrix] if numbers else ()), *_gathered(kept, own, n_rows)]
+    nothing = np.empty((n_rows, 0), np.uint8)
+    matrix, bounds = cells.narrow(parts[0] if len(parts) == 1 else np.hstack([nothing, *parts]))
+    found = _flags(columns, roles, numbers, flags or {})
     survey = Survey(
         flags=found.tobytes().hex(),
-        missing={str(j): kept[j].null_count for j in kept if kept[j].null_count},
+        missing=_missing(kept, numbers),
         bounds=bounds,
-        infinite=_first_infinite(matrix, numbers, line_of),
+        infinite=_first_infinite(matrix, places, line_of),
         texts={str(j): facts for j, facts in _texts(kept, found, roles, line_of)},
     )
-    arrays = {
-        "places": np.array(numbers, np.int32),
-        "matrix": matrix,
-        "rest": _to_bytes({j: kept[j] for j in kept if j not in set(numbers)}),
-    }
+    rest = {j: kept[j] for j in kept.keys() - set(own)}
+    arrays = {"places": np.array(places, np.int32), "matrix": matrix, "rest": _to_bytes(rest)}
     candidate = survey["texts"].get(str(roles.candidate))
     if roles.candidate is not None and candidate is not None and candidate["is_distinct"]:
         # The levels of a column without repetitions are the column itself.
         arrays["keys"] = cells.hash_texts(kept[roles.candidate].dictionary)
     return Parsed(n_rows, arrays, survey)
+
+
+def _gathered(kept: Mapping[int, Any], places: Sequence[int], n_rows: int) -> list[Array]:
+    return [cells.gather_numbers([kept[j] for j in places], n_rows)] if places else []
+
+
+def _flags(
+    columns: Columns, roles: Roles, numbers: Numbers | None, known: Mapping[int, int]
+) -> npt.NDArray[np.uint8]:
+    """Return what all columns are."""
+    found = np.zeros(len(roles.names), np.uint8)
+    for j, column in columns.items():
+        found[j] = cells.flag_of(column.type, f"column {roles.names[j]!r}")
+    for j, flag in known.items():
+        found[j] = flag
+    if numbers is not None:
+        found[list(numbers.places)] = numbers.flags
+    return found
+
+
+def _missing(kept: Mapping[int, Any], numbers: Numbers | None) -> dict[str, int]:
+    """Return how many values are missing, by place, where there are any."""
+    counts = {str(j): kept[j].null_count for j in kept if kept[j].null_count}
+    if numbers is not None and numbers.n_missing.any():
+        pairs = zip(numbers.places, numbers.n_missing.tolist(), strict=True)
+        counts |= {str(j): n_missing for j, n_missing in pairs if n_missing}
+    return counts
 
 
 def _kept(column: pa.ChunkedArray, j: int, roles: Roles) -> Any:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
 from distclust.errors import InputError
-from distclust.store.sources.cells import flag_of
+from distclust.store.sources.cell_reader import Grid
 from distclust.store.sources.header import Header, records
+from distclust.store.sources.number_cells import split_numbers
 from distclust.store.sources.packing import pack
-from distclust.store.sources.schema import TEXT, Roles
+from distclust.store.sources.schema import Roles
 from distclust.store.sources.spool import Parsed
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-# As pandas reads them by default.
-MISSING = (
-    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
-    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
-)  # fmt: skip
-_TRUE = ("True", "TRUE", "true")
-_FALSE = ("False", "FALSE", "false")
-_BLOCK_BYTES = 2**20  # what Arrow parses at a time: a block's columns stay in the cache
 
 
 @dataclass(frozen=True)
@@ -83,43 +72,29 @@ def parse_lines(lines: Lines, roles: Roles) -> Parsed:
     """
     import pyarrow as pa
 
-    content = _without_spaces(lines.content, lines.header)
+    header = lines.header
+    content = _without_spaces(lines.content, header)
+    split = split_numbers(content, header, roles)
+    if split is None:
+        numbers, grid = None, Grid(content, header.separator, range(len(header.names)))
+    else:
+        numbers, grid = split
+    place_of = {place: j for j, place in enumerate(roles.places)}
+    wanted = [place for place in grid.places if place in place_of]
+    as_text = [roles.places[j] for j in roles.as_text]
     try:
-        columns, flags = _read_columns(content, lines.header, roles)
+        columns, flags = grid.read_as_written(wanted, as_text)
     except pa.ArrowInvalid as error:
         _refuse(lines, str(error))
-    n_rows = len(columns[0])
-    line_of = partial(lines.line_of, n_rows=n_rows)
-    return pack(columns, n_rows, roles, flags=flags, line_of=line_of)
-
-
-def _read_columns(
-    content: bytes, header: Header, roles: Roles
-) -> tuple[dict[int, pa.ChunkedArray], dict[int, int]]:
-    """Return the columns by place, and what those are that are kept as text."""
-    import pyarrow as pa
-    from pyarrow import compute, types
-
-    texts = [roles.places[j] for j in roles.as_text]
-    columns = dict(enumerate(_read(content, header, roles.places, texts).columns))
-    if any(types.is_binary(column.type) for column in columns.values()):
-        raise pa.ArrowInvalid("bytes that are no text")
-    has_x = b"x" in content or b"X" in content
-    again = [
-        j
-        for j, column in columns.items()
-        if types.is_temporal(column.type) or (has_x and types.is_integer(column.type))
-    ]
-    flags = {}
-    places = [roles.places[j] for j in again]
-    written = _read(content, header, places, places).columns if again else []
-    for j, column in zip(again, written, strict=True):
-        is_integer = types.is_integer(columns[j].type)
-        has_digits = not compute.any(compute.match_substring(column, "x", ignore_case=True)).as_py()
-        if not (is_integer and has_digits):
-            flags[j] = TEXT if is_integer else flag_of(columns[j].type, "")
-            columns[j] = column
-    return columns, flags
+    n_rows = len(numbers.matrix) if numbers else len(columns[wanted[0]])
+    return pack(
+        {place_of[place]: column for place, column in columns.items()},
+        n_rows,
+        roles,
+        numbers=numbers,
+        flags={place_of[place]: flag for place, flag in flags.items()},
+        line_of=partial(lines.line_of, n_rows=n_rows),
+    )
 
 
 def _without_spaces(content: bytes, header: Header) -> bytes:
@@ -135,38 +110,6 @@ def _without_spaces(content: bytes, header: Header) -> bytes:
     out = np.empty_like(data)
     length = numerics.drop_spaces(data, separator[0], header.newline, out)
     return out[:length].tobytes()
-
-
-def _read(
-    content: bytes, header: Header, places: Sequence[int], as_text: Sequence[int]
-) -> pa.Table:
-    """Return the columns at some places of the file; those of `as_text` as strings."""
-    import pyarrow as pa
-    from pyarrow import csv
-
-    names = [str(i) for i in range(len(header.names))]
-    wanted = [names[place] for place in places]
-    if not content[:1].strip() and not content.strip(b"\r\n"):  # the latter makes a copy
-        return pa.table({name: pa.array([], pa.null()) for name in wanted})
-    convert = csv.ConvertOptions(
-        column_types={names[place]: pa.string() for place in as_text},
-        null_values=MISSING,
-        true_values=_TRUE,
-        false_values=_FALSE,
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=True,
-        include_columns=[] if wanted == names else wanted,
-    )
-    parse = csv.ParseOptions(delimiter=header.separator, newlines_in_values=b'"' in content)
-    longest = len(content) + 1
-    for size in (min(_BLOCK_BYTES, longest), longest):
-        reading = csv.ReadOptions(use_threads=False, block_size=size, column_names=names)
-        try:
-            return csv.read_csv(pa.BufferReader(content), reading, parse, convert)
-        except pa.ArrowInvalid as error:
-            if "straddling" not in str(error) or size == longest:
-                raise  # otherwise a line was longer than a block
-    raise AssertionError
 
 
 def _refuse(lines: Lines, error: str) -> NoReturn:

@@ -367,6 +367,7 @@ def settle(
     if totals.n_rows == 0 or not features:
         got = f"{totals.n_rows} rows and {len(features)} columns"
         raise InputError(where, "at least one row and one column", got, "Check the file.")
+    chosen = set(features)
     known = {column.name: column for column in expected.columns} if expected else {}
     columns = tuple(_column(totals, j, known.get(roles.names[j]), where) for j in features)
     return Schema(
@@ -375,9 +376,7 @@ def settle(
         _dtype(totals, features, columns),
         ids,
         _ids_kind(totals, ids, where),
-        tuple(
-            (roles.names[j], j, _obs_kind(totals, j, expected)) for j in rest if j not in features
-        ),
+        tuple((roles.names[j], j, _obs_kind(totals, j, expected)) for j in rest if j not in chosen),
         tuple(_notes(totals, ids, features)),
     )
 
@@ -456,7 +455,7 @@ def _notes(totals: Totals, ids: int | None, features: list[int]) -> list[str]:
     roles = totals.roles
     named = "a count" if ids is None else f"column {roles.names[ids]!r}"
     notes = [f"Rows are named by {named}."]
-    others = [j for j in range(len(roles.names)) if j not in features and j != ids]
+    others = sorted({*range(len(roles.names))} - {*features, ids})
     dates = [roles.names[j] for j in others if j not in roles.obs]
     if dates:
         notes.append(f"Dates are kept as annotations, not as features: {_listed(dates)}.")
