@@ -34,7 +34,6 @@ from distclust.store.matrix import Profile
 from distclust.store.objects import Objects
 from distclust.store.removal import has_begun, is_array
 from distclust.store.row_views import KeptRows, NumberedRows, RecodedRows
-from distclust.store.rows import RowSource
 from distclust.store.segments import (
     CodecName,
     LayoutName,
@@ -54,6 +53,7 @@ AnyLayout: TypeAlias = 'LayoutName | Literal["auto"]'
 
 _NONE: Positions = np.empty(0, np.int64)
 _CHECKING = "checking ids"
+_KEEP_ONE = "Keep the first or the last of them with duplicates (--duplicates)."
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def delete(
             found = repeats.positions[repeats.positions >= stored.n_rows] - stored.n_rows
             absent = np.setdiff1d(np.arange(given.n_rows), found)[:1]
             got = f"no row {given.take(absent).tolist()[0]!r}"
-            hint = 'Check the ids, or pass missing="ignore".'
+            hint = "Check the ids, or ignore missing ones (--ignore-missing)."
             raise InputError(where, "ids of stored rows", got, hint)
         if len(gone) == 0:
             return base
@@ -378,9 +378,9 @@ def _check_ids(
     is_exact = prepared.ids_kind == "integer"
     repeats = find_repeats(new, stored, addition.mapper, is_exact=is_exact, stage=_CHECKING)
     if not addition.replacing and addition.duplicates != "last":
-        repeats.refuse(new, where, 'Keep one of them with duplicates="first" or "last".')
+        repeats.refuse(new, where, _KEEP_ONE)
         return _NONE
-    repeats.among_new().refuse(new, where, 'Keep one with duplicates="first" or "last".')
+    repeats.among_new().refuse(new, where, _KEEP_ONE)
     return repeats.losers("last")[0]
 
 
@@ -416,7 +416,7 @@ def _whole(row_id: Any) -> int:
 
 
 def _next_id(base: Generation, mapper: Mapper) -> int:
-    """Return a number that no row has or had, nor any after it."""
+    """Return a number such that no row has it or a greater one, deleted rows included."""
     if base.manifest.ids_kind != "integer":
         return base.manifest.next_id
     ids = StoredIds(base.readers)

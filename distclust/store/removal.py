@@ -96,7 +96,7 @@ def remove_segment(objects: Objects, path: str, segment: Segment | None = None) 
         What it consists of. Without it everything that looks like Zarr is removed: nobody
         adds to a segment that is not finished.
     """
-    names = None
+    names = None if segment is None else set(segment_keys(path, segment))
     for tree in _TREES:
         _remove_tree(objects, join(path, tree), names)
     if path:

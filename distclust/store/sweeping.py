@@ -133,23 +133,31 @@ def _forget_marks(objects: Objects, now: float) -> None:
 
 def _remove_unnamed(objects: Objects, keys: list[str], young: set[str]) -> tuple[str, ...]:
     """Remove everything of ours that no generation and no young claim names."""
-    manifests = list(read_manifests(objects).values())
+    manifests = read_manifests(objects).values()
     named = set().union(*(manifest.keys() for manifest in manifests))
     has_root = any(entry.is_root for manifest in manifests for entry in manifest.segments)
-    listed = set(keys)
-    removed = []
-    for name in sorted({name for key in keys if (name := drawn_name(key)) is not None} - young):
-        table = f"{TABLES}/{name}.table"
-        files = [table, f"{FEATURES}/{name}.json", f"{TOMBSTONES}/{name}.int64"]
-        has_arrays = any(key.startswith(f"{SEGMENTS}/{name}/") for key in keys)
-        if table not in named and has_arrays:
-            remove_segment(objects, f"{SEGMENTS}/{name}", read_table(objects, name))
-        elif table not in named and not has_root and (root := read_table(objects, name)):
-            remove_segment(objects, "", root)
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        if (name := drawn_name(key)) is not None and name not in young:
+            found.setdefault(name, []).append(key)
+    removed = [name for name in found if _remove_name(objects, name, found[name], named, has_root)]
+    return tuple(sorted(removed))
+
+
+def _remove_name(
+    objects: Objects, name: str, keys: list[str], named: set[str], has_root: bool
+) -> bool:
+    """Remove what has one drawn name and is not named; return whether there was any."""
+    path, table = f"{SEGMENTS}/{name}", f"{TABLES}/{name}.table"
+    has_arrays = any(key.startswith(f"{path}/") for key in keys)
+    if table not in named and has_arrays:
+        remove_segment(objects, path, read_table(objects, name))
+    elif table not in named and not has_root and (root := read_table(objects, name)):
+        remove_segment(objects, "", root)
+    if any(key.startswith(f"{WORK}/") for key in keys):
         objects.delete_tree(f"{WORK}/{name}")
-        unnamed = [key for key in files if key in listed - named]
-        for key in reversed(unnamed):  # the table last: it says what there is to remove
-            objects.delete(key)
-        if unnamed or (has_arrays and table not in named):
-            removed.append(name)
-    return tuple(removed)
+    files = (f"{FEATURES}/{name}.json", f"{TOMBSTONES}/{name}.int64", table)
+    unnamed = [key for key in files if key in keys and key not in named]
+    for key in unnamed:  # the table last: it says what there is to remove
+        objects.delete(key)
+    return bool(unnamed) or (has_arrays and table not in named)

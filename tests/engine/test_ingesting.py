@@ -65,3 +65,30 @@ def test_fit__all_layouts_give_the_same_tree_as_memory(tmp_path: Path, layout: s
     assert np.array_equal(stored.labels_, dense.labels_)
     assert stored.log_evidence_ == dense.log_evidence_
     assert np.array_equal(stored.tree_.log_odds, dense.tree_.log_odds)
+
+
+def test_ingest__ten_million_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    n_rows, n_batches, n_features = 10_000_000, 20, 64
+
+    def batch(i: int) -> scipy.sparse.csr_array:
+        m, random = n_rows // n_batches, np.random.default_rng(i)
+        columns = np.stack([random.integers(0, 32, m), random.integers(32, 64, m)], axis=1)
+        parts = (np.ones(2 * m, np.bool_), columns.ravel(), np.arange(0, 2 * m + 1, 2))
+        return scipy.sparse.csr_array(parts, shape=(m, n_features))
+
+    store = distclust.ingest((batch(i) for i in range(n_batches)), tmp_path / "x.zarr")
+    matrix = store.matrix()
+    assert matrix.shape == (n_rows, n_features)
+    assert store.layout == "compact"
+    rows: list[scipy.sparse.csr_array] = []
+    given = 0
+    for i in range(matrix.n_blocks):
+        start, stop = matrix.block_bounds(i)
+        while given * (n_rows // n_batches) < stop:
+            rows = [scipy.sparse.vstack([*rows, batch(given)], format="csr")]
+            given += 1
+        block = matrix.block(i)
+        assert (block != rows[0][: stop - start]).nnz == 0
+        assert np.array_equal(matrix.block_ids(i), np.arange(start, stop))
+        rows = [rows[0][stop - start :]]
+    assert given == n_batches

@@ -696,6 +696,24 @@ def test_gc__papers_of_published_drafts_and_part_files_go(tmp_path):
     assert store.verify() == []
 
 
+def test_gc__papers_of_a_published_draft_that_is_held_stay(quick):
+    name = publish(quick)
+    with begin(quick, run=name):
+        quick.gc()
+        assert quick.objects.list(f"{DRAFTS}/{name}") != []
+    quick.gc()
+    assert quick.objects.list(DRAFTS) == []
+
+
+def test_find_run__not_one_that_is_being_removed(quick):
+    with begin(quick) as draft:
+        pass
+    quick._shelf.condemn(draft.id)
+    assert find(quick) is None
+    with pytest.raises(StoreError, match="being removed"):
+        begin(quick, run=draft.id)
+
+
 # Faults.
 
 

@@ -27,7 +27,9 @@ from distclust.store.sources import (
     cells,
     delimited,
     header,
+    number_cells,
     open_source,
+    parser,
     prepare,
     schema,
 )
@@ -40,15 +42,18 @@ from tests.sources import Read, prepare_source, read_source, scratch_in
 TINY = 150  # bytes a piece, so that everything falls into many
 
 
-@pytest.fixture(params=[TINY, 2**20], ids=["many pieces", "one piece"])
-def piece_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(delimited, "PIECE_BYTES", request.param)
-    return int(request.param)
+@pytest.fixture(params=["many pieces", "many pieces, plainly", "one piece"])
+def cut(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut files in several ways, and read numbers apart or with everything else."""
+    monkeypatch.setattr(delimited, "PIECE_BYTES", 2**20 if request.param == "one piece" else TINY)
+    is_plain = request.param == "many pieces, plainly"
+    monkeypatch.setattr(number_cells, "_SMALLEST", 2**20 if is_plain else 0)
 
 
 @pytest.fixture
 def many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delimited, "PIECE_BYTES", TINY)
+    monkeypatch.setattr(number_cells, "_SMALLEST", 0)
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -78,7 +83,7 @@ def assert_equals_pandas(path: Path, ids: str | None = None) -> None:
 # ---- equal to pandas, whatever the text looks like ------------------------------------------
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize(
     ("separator", "line_end", "ends", "suffix"),
     [
@@ -103,7 +108,7 @@ def test_read__text_equals_pandas(
     assert_same(found, expected)
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize(
     "cells",
     [
@@ -140,13 +145,13 @@ def test_read__kinds_of_cells_equal_pandas(tmp_path: Path, cells: list[str], quo
     assert_equals_pandas(write(tmp_path / "t.csv", "n,x,last\n" + "\n".join(lines)), ids="")
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 def test_read__spaces_after_separators_are_dropped_but_not_in_quotes(tmp_path: Path) -> None:
     text = 'a, b,  c\n 1, "x, y",  NA\n2,   " z",3\n  3, w w ,  " 4"\n' * 1
     assert_equals_pandas(write(tmp_path / "t.csv", text), ids="")
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 def test_read__line_ends_within_cells_are_text(tmp_path: Path) -> None:
     texts = ["one\ntwo", "plain", 'with "quotes"\r\nand more\n\n', '5" pipe', "a,\nb"] * 12
     content = io.StringIO()
@@ -158,14 +163,13 @@ def test_read__line_ends_within_cells_are_text(tmp_path: Path) -> None:
     assert read(path, ids="").prepared.columns[1].levels == tuple(sorted(set(texts)))
 
 
-def test_read__quotes_that_open_no_cell_are_ordinary_characters(
-    tmp_path: Path, piece_bytes: int
-) -> None:
+@pytest.mark.usefixtures("cut")
+def test_read__quotes_that_open_no_cell_are_ordinary_characters(tmp_path: Path) -> None:
     lines = [f'{i},5" pipe {i % 3},"in ""quotes"""' for i in range(30)]
     assert_equals_pandas(write(tmp_path / "t.csv", "n,x,y\n" + "\n".join(lines)), ids="")
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("start", [b"\xef\xbb\xbf", b"\n\r\n", b""])
 def test_read__byte_order_marks_and_empty_lines_are_skipped(tmp_path: Path, start: bytes) -> None:
     text = start + '"öre",x\n\n1,2\n\n\n3,4\n\n'.encode()
@@ -174,7 +178,7 @@ def test_read__byte_order_marks_and_empty_lines_are_skipped(tmp_path: Path, star
     np.testing.assert_array_equal(found.values, [[1, 2], [3, 4]])
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 def test_read__line_ends_of_old_macs(tmp_path: Path) -> None:
     lines = ["x,y", *(f"{i},{i * i}" for i in range(50))]
     assert_equals_pandas(write(tmp_path / "t.csv", "\r".join(lines)))
@@ -245,6 +249,7 @@ def _expected_column(kind: str, cells: list[Any]) -> tuple[Column, list[float]]:
     line_end=st.sampled_from(["\n", "\r\n"]),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
     is_zipped=st.booleans(),
+    is_plain=st.booleans(),
 )
 def test_read__round_trips(
     tmp_path_factory: Any,
@@ -254,6 +259,7 @@ def test_read__round_trips(
     line_end: str,
     quoting: Any,
     is_zipped: bool,
+    is_plain: bool,
 ) -> None:
     kinds, rows = table
     if quoting == csv.QUOTE_MINIMAL and line_end == "\n":  # "\r" would not be quoted
@@ -268,6 +274,7 @@ def test_read__round_trips(
     path = write(folder / ("t.csv.gz" if is_zipped else "t.csv"), content.getvalue())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delimited, "PIECE_BYTES", size)
+        patch.setattr(number_cells, "_SMALLEST", 2**20 if is_plain else 0)
         found = read(path, ids="", separator=separator)
     in_obs = {
         name: [row[i] for row in rows]
@@ -300,6 +307,80 @@ def test_last_line_end__agrees_with_the_csv_module(text: str) -> None:
         assert text[opened] == '"'
         inside = numerics.last_line_end(data[opened + 1 :], ord(","), ord("\n"), True)
         assert inside == (0, 0)
+
+
+# ---- numbers --------------------------------------------------------------------------------
+
+_decimals = st.from_regex(r"-?(0|[1-9][0-9]{0,17})(\.[0-9]{0,17})?", fullmatch=True)
+_cells = st.one_of(
+    _decimals,
+    st.floats(allow_nan=False, allow_infinity=False).map(repr),
+    st.integers(-(2**63), 2**63 - 1).map(str),
+    st.sampled_from(["", "NA", "+1", "-0", "-0.0", "1.", ".5", "007", "1E5", "1e-310", "2 ", "-"]),
+)
+
+
+@hypothesis.given(
+    st.lists(st.tuples(_cells, _cells, _cells), min_size=1, max_size=9),
+    st.sampled_from(["\n", "\r\n"]),
+    st.booleans(),
+)
+def test_numbers__read_apart_are_those_read_with_everything_else(
+    rows: list[tuple[str, ...]], line_end: str, ends: bool
+) -> None:
+    cells_ = [",".join(["id", *row, "t"]) for row in rows]
+    content = line_end.join(cells_) + (line_end if ends else "")
+    roles = schema.assign_roles(["k", "a", "b", "c", "d"], SourceOptions(ids=""), "")
+    known = header.Header(roles.names, None, ",", ord("\n"), 0, 0)
+    lines = parser.Lines(content.encode(), "here", known, lambda: 1)
+    plain = parser.parse_lines(lines, roles)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(number_cells, "_SMALLEST", 0)
+        apart = parser.parse_lines(lines, roles)
+    for parsed in (plain, apart):  # what is missing says nothing about the rest
+        flags = bytearray.fromhex(parsed.survey["flags"])
+        for j in map(int, parsed.survey["missing"]):
+            flags[j] |= flags[j] and schema.REAL
+        parsed.survey["flags"] = flags
+    assert apart.survey == plain.survey
+    order = np.argsort(apart.arrays["places"])
+    np.testing.assert_array_equal(apart.arrays["places"][order], plain.arrays["places"])
+    values = [apart.arrays["matrix"][:, order], plain.arrays["matrix"]]
+    np.testing.assert_array_equal(*values)
+    assert values[0].dtype == values[1].dtype
+    np.testing.assert_array_equal(*(np.signbit(matrix.astype(float)) for matrix in values))
+    np.testing.assert_array_equal(apart.arrays["rest"], plain.arrays["rest"])
+
+
+@hypothesis.given(st.lists(_decimals, min_size=1, max_size=20))
+def test_read_short_numbers__are_rounded_correctly(texts: list[str]) -> None:
+    data = np.frombuffer("".join(f"{text}\n" for text in texts).encode(), np.uint8)
+    values = np.empty(len(data))
+    is_real, n_missing = np.zeros(1, np.bool_), np.zeros(1, np.int64)
+    n_rows, n_values, _ = numerics.read_short_numbers(
+        data, ord(","), ord("\n"), np.ones(1, np.bool_), values, data[:0].copy(), is_real, n_missing
+    )
+    is_short = all(sum(map(str.isdigit, text)) <= 15 for text in texts)
+    assert n_rows == (len(texts) if is_short else -1)
+    if is_short:
+        assert values[: int(n_values)].tolist() == [float(text) for text in texts]
+        assert is_real[0] == any("." in text for text in texts)
+        assert n_missing[0] == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["1,2\n1\n", "1,2\n1,2,3\n", "1,2\n3,4,", "1,2\n\n,\n3", "1,2\n1,x\n", "1,2\n1\r,2\n"]
+)
+def test_split__lines_of_other_lengths_and_other_cells_are_noticed(text: str) -> None:
+    data = np.frombuffer(text.rstrip("\n").encode() + b"\n", np.uint8)
+    kinds = number_cells._kinds(",", ord("\n"))
+    is_number, is_real = np.ones(2, np.bool_), np.zeros(2, np.bool_)
+    places = data, ord(","), ord("\n"), is_number
+    empty = np.empty(0, np.uint8)
+    out, values = np.empty(len(data), np.uint8), np.empty(len(data))
+    assert numerics.split_numbers(*places, kinds, out, empty, is_real)[0] == -1
+    n_missing = np.zeros(2, np.int64)
+    assert numerics.read_short_numbers(*places, values, empty, is_real, n_missing)[0] == -1
 
 
 # ---- types over all pieces ------------------------------------------------------------------
@@ -387,7 +468,7 @@ def test_types__too_many_levels_are_refused_with_a_way_out(
 # ---- names of rows, and roles of columns ----------------------------------------------------
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize(
     ("text", "options", "names", "ids"),
     [
@@ -440,7 +521,7 @@ def test_ids__missing_ones_are_refused(tmp_path: Path) -> None:
         read(path, ids="k")
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 def test_obs__columns_of_every_kind_are_kept(tmp_path: Path) -> None:
     names = ["n", "some", "real", "truth", "maybe", "word", "when", "mixed"]
     rows = [
@@ -522,7 +603,7 @@ def test_files__lines_are_counted_in_each_file(tmp_path: Path) -> None:
         read([str(first), str(other)])
 
 
-@pytest.mark.usefixtures("piece_bytes")
+@pytest.mark.usefixtures("cut")
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
 @pytest.mark.parametrize(
     ("content", "says"),
