@@ -4,6 +4,7 @@
 
     DistclustError                       where: expected X, got Y. What to do.
     ├── InputError (ValueError)          data or parameters refused before work starts
+    │   └── OtherRowsError               not the rows that unfinished work began with
     ├── MissingFileError (FileNotFoundError)
     ├── ModelFormatError (ValueError)    a model file that cannot be trusted
     ├── StoreError (ValueError)          a store that cannot be trusted
@@ -50,6 +51,10 @@ class InputError(DistclustError, ValueError):
     """Data or parameters that cannot be used, found before any work was done."""
 
     exit_code = 2
+
+
+class OtherRowsError(InputError):
+    """Rows that differ from those with which unfinished work began; the work is kept."""
 
 
 class MissingFileError(DistclustError, FileNotFoundError):

@@ -57,7 +57,10 @@ def row_keys(row_ids: npt.NDArray[Any]) -> Keys:
     """
     if row_ids.dtype.kind in "iu":
         return _mix(row_ids.astype(np.uint64))
-    texts = row_ids.astype(str).tolist()
+    if row_ids.dtype.kind == "O":  # one long id would make all as long in an array of text
+        texts = [_text(row_id) for row_id in row_ids]
+    else:
+        texts = row_ids.astype(str).tolist()
     return np.fromiter((_hash(text, 8) for text in texts), np.uint64, len(texts))
 
 
@@ -78,6 +81,12 @@ def _digest(seed: int, ids: tuple[LogicalId, ...], n_bytes: int) -> int:
 
 def _hash(text: str, n_bytes: int) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=n_bytes).digest(), "little")
+
+
+def _text(row_id: object) -> str:
+    """Return an id as numpy turns it into text, so that arrays of either kind give equal keys."""
+    text = row_id.decode("ascii") if isinstance(row_id, bytes) else str(row_id)
+    return text.rstrip("\0")
 
 
 def _mix(words: Keys) -> Keys:

@@ -56,7 +56,7 @@ _OPERATIONS = {
 _ERRORS = {"disk full": errno.ENOSPC, "no permission": errno.EACCES}
 
 _FINISHED, _KILLED, _REFUSED, _FAILED = 0, 70, 71, 72
-_SECONDS = 120
+_SECONDS = 60
 
 
 def every_fault(
@@ -110,6 +110,18 @@ def run_with_fault(action: Action, place: str, n_before: int, fault: Fault = "ki
 
     Returns whether it got through. What else goes wrong in the fork is raised here.
     """
+    code = fork(lambda: _meet_fault(action, place, n_before, fault))()
+    expected = _KILLED if fault == "kill" else _REFUSED
+    assert code in {_FINISHED, expected}, f"{place}: exit code {code}"
+    return code == _FINISHED
+
+
+def fork(action: Callable[[], int]) -> Callable[[], int]:
+    """Start `action` in a fork; return what waits for the exit code that it returns.
+
+    The fork ends with the action, whatever happens: it never goes on as a second pytest.
+    What it raises is raised here, as text.
+    """
     reader, writer = os.pipe()
     with warnings.catch_warnings():
         # Newer Pythons warn of forks beside threads; the child touches none of them.
@@ -117,14 +129,18 @@ def run_with_fault(action: Action, place: str, n_before: int, fault: Fault = "ki
         child = os.fork()
     if child == 0:
         os.close(reader)
-        _run_child(action, place, n_before, fault, writer)
+        _run_child(action, writer)
     os.close(writer)
-    with os.fdopen(reader) as report:
-        text = report.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    expected = _KILLED if fault == "kill" else _REFUSED
-    assert code in {_FINISHED, expected}, f"{place}: exit code {code}\n{text}"
-    return code == _FINISHED
+
+    def wait() -> int:
+        with os.fdopen(reader) as report:
+            text = report.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert code >= 0, f"the fork ended by signal {-code}"
+        assert code != _FAILED, text
+        return code
+
+    return wait
 
 
 def leftovers(place: str) -> list[str]:
@@ -132,23 +148,28 @@ def leftovers(place: str) -> list[str]:
     return [str(path) for path in Path(place).rglob("*.partial")]
 
 
-def _run_child(action: Action, place: str, n_before: int, fault: Fault, writer: int) -> None:
+def _run_child(action: Callable[[], int], writer: int) -> None:
     code = _FAILED
     try:
         signal.alarm(_SECONDS)
-        steps = _Steps(n_before, fault)
-        for owner, name in _OPERATIONS[fault]:
-            setattr(owner, name, steps.counted(getattr(owner, name)))
-        action(place)
-        code = _FINISHED
-    except BaseException as error:
-        expected = isinstance(error, OSError) and error.errno == _ERRORS.get(fault)
-        if expected and error.filename:
-            code = _REFUSED
-        else:
-            os.write(writer, traceback.format_exc().encode()[-60_000:])
+        code = action()
+    except BaseException:
+        os.write(writer, traceback.format_exc().encode()[-60_000:])
     finally:
         os._exit(code)
+
+
+def _meet_fault(action: Action, place: str, n_before: int, fault: Fault) -> int:
+    steps = _Steps(n_before, fault)
+    for owner, name in _OPERATIONS[fault]:
+        setattr(owner, name, steps.counted(getattr(owner, name)))
+    try:
+        action(place)
+    except OSError as error:
+        if error.errno == _ERRORS.get(fault) and error.filename:
+            return _REFUSED
+        raise
+    return _FINISHED
 
 
 class _Steps:

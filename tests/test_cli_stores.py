@@ -270,15 +270,18 @@ def test_bad_input__one_sentence_and_exit_code_2(
 
 def test_ingest__killed_and_run_again_is_complete(tmp_path: Path) -> None:
     people(0, 40_000).to_csv(tmp_path / "many.csv")
+    people(0, 9).to_csv(tmp_path / "other.csv")
     command = [sys.executable, "-m", "distclust", "ingest"]
     command += [str(tmp_path / "many.csv"), str(tmp_path / "many.zarr"), "-q"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     hidden = tmp_path / "many.zarr" / ".distclust"
     deadline = time.monotonic() + 60
-    while not hidden.exists() and process.poll() is None and time.monotonic() < deadline:
+    while not any(hidden.glob("ingest/*/source/**/*")) and time.monotonic() < deadline:
         time.sleep(0.001)
     os.kill(process.pid, signal.SIGKILL)
-    process.wait()
+    assert process.wait() == -signal.SIGKILL
+    assert run("info", tmp_path / "many.zarr", "-q") == 2
+    assert run("ingest", tmp_path / "other.csv", tmp_path / "many.zarr", "-q") != 0
     assert run("ingest", tmp_path / "many.csv", tmp_path / "many.zarr", "-q") == 0
     assert run("verify", tmp_path / "many.zarr", "-q") == 0
     expected = people(0, 40_000)

@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(_one_sentence(error), err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        say = "Interrupted; nothing half-written was left. Run the same command again."
+        say = "Interrupted; nothing half-done can be seen. Run the same command again."
         click.echo(say, err=True)
         return INTERRUPTED
     except DistclustError as error:

@@ -30,7 +30,11 @@ def _seconds(context: click.Context, option: click.Parameter, value: str) -> flo
 @click.argument("store")
 @click.option("--append", is_flag=True, help="Add rows to a store; their ids must be new.")
 @click.option("--replace", is_flag=True, help="Add rows to a store; known ids are replaced.")
-@click.option("--fresh", is_flag=True, help="Start over instead of resuming an unfinished run.")
+@click.option(
+    "--fresh",
+    is_flag=True,
+    help="Start over instead of resuming an unfinished run; never removes a complete store.",
+)
 @click.option(
     "--layout",
     type=click.Choice(["auto", "dense", "csr", "compact"]),

@@ -18,6 +18,7 @@ from distclust.commands.common import (
 from distclust.errors import InputError, MissingFileError
 
 if TYPE_CHECKING:
+    from distclust.report.plan import Plan
     from distclust.store.matrix_store import MatrixStore
     from distclust.store.objects import Finding
     from distclust.store.results import ResultsStore
@@ -120,7 +121,8 @@ def _say_store(store: MatrixStore, command: str, common: Common) -> None:
 
 def verify(store: str, scheduler: str | None, common: Common) -> int:
     """Read everything; return 2 if anything is wrong."""
-    if _no_plan_needed("verify", common):
+    if common.plan:
+        say_plan(_plan_of_reading("verify", store), common)
         return 0
     from distclust.engine import map_ordered
 
@@ -165,18 +167,22 @@ def _ids_in(path: Path | None) -> list[str]:
     if path is None:
         return []
     if str(path) == "-":
-        return [line for line in sys.stdin.read().splitlines() if line]
+        return [line for line in sys.stdin.read().split("\n") if line]
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
         got = error.strerror or str(error)
         raise MissingFileError(str(path), "a file of ids", got, "Check the path.") from None
-    return [line for line in text.splitlines() if line]
+    except UnicodeDecodeError as error:
+        got = f"a byte that is not UTF-8 at position {error.start}"
+        raise InputError(str(path), "UTF-8 text", got, "Save the file as UTF-8.") from None
+    return [line for line in text.split("\n") if line]
 
 
 def compact(store: str, scheduler: str | None, common: Common) -> None:
     """Rewrite a store without deleted rows, in one piece."""
-    if _no_plan_needed("compact", common):
+    if common.plan:
+        say_plan(_plan_of_reading("compact", store), common)
         return
     from distclust.engine import map_ordered
 
@@ -268,9 +274,10 @@ def gc(store: str, keep: int, grace: float, common: Common) -> None:
 def _open_any(store: str) -> Any:
     """Open a matrix store or a results store, whichever is there."""
     from distclust.store.results import ResultsStore
+    from distclust.store.shelf import holds_results
 
     results = ResultsStore(store)
-    return results if results.names() else _open_matrix(store)
+    return results if holds_results(results.objects) else _open_matrix(store)
 
 
 def _open_matrix(store: str) -> MatrixStore:
@@ -334,6 +341,18 @@ def _before(rows: Sequence[dict[str, Any]], store: str) -> str:
     if len(rows) < 2:
         raise InputError(store, "a version before the current one", "none", "Name a version.")
     return str(rows[-2]["version"])
+
+
+def _plan_of_reading(command: str, store: str) -> Plan:
+    """Estimate reading all of a store, and for ``compact`` writing it again."""
+    from distclust.report.plan import plan_reading
+
+    opened = _open_any(store)
+    if _is_results(opened):
+        n_bytes, shape = sum(version.size for version in opened.versions()), (0, 0)
+    else:
+        n_bytes, shape = opened.size_bytes, opened.shape
+    return plan_reading(command, shape, n_bytes, writes=command == "compact")
 
 
 def _no_plan_needed(command: str, common: Common) -> bool:

@@ -52,7 +52,8 @@ def map_blocks(
         )
     else:
         results = _map_on_client(client, function, matrix, shared, stage)
-    yield from _reported(results, n_blocks, stage)
+    with matrix.held():
+        yield from _reported(results, n_blocks, stage)
 
 
 def reduce_blocks(

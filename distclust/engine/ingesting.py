@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from distclust.engine.blocks import map_ordered
 from distclust.errors import InputError
+from distclust.validation import check_choice
 
 if TYPE_CHECKING:
     from distclust.store.matrix_store import MatrixStore
@@ -72,6 +73,13 @@ def ingest(
     from distclust.store.matrix_store import create_store, open_store
     from distclust.store.sources import SourceOptions, open_source
 
+    check_choice(how, "ingest: how", ("create", "append", "replace"))
+    check_choice(layout, "ingest: layout", ("auto", "dense", "csr", "compact"))
+    check_choice(storage, "ingest: storage", ("auto", "hot", "packed"))
+    check_choice(duplicates, "ingest: duplicates", ("refuse", "first", "last"))
+    if how != "create" and (fresh or layout != "auto" or storage != "auto"):
+        got, hint = "layout, storage or fresh", "Leave them out: the store's own are kept."
+        raise InputError(f"ingest: how={how!r}", "no options of a new store", got, hint)
     options = SourceOptions(**_check_reading(reading, SourceOptions))
     grown = None if how == "create" else open_store(store)
     if grown is not None:
@@ -91,9 +99,10 @@ def ingest(
         "provenance": told,
         "mapper": map_ordered,
     }
-    if grown is None:
-        return create_store(store, prepare, layout=layout, codec=storage, fresh=fresh, **change)
-    return (grown.append if how == "append" else grown.replace)(prepare, **change)
+    with opened.held():
+        if grown is None:
+            return create_store(store, prepare, layout=layout, codec=storage, fresh=fresh, **change)
+        return (grown.append if how == "append" else grown.replace)(prepare, **change)
 
 
 def _check_reading(reading: dict[str, Any], kind: Any) -> dict[str, Any]:

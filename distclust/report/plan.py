@@ -28,6 +28,8 @@ OTHER_NUMBER_SECONDS = 1.5e-8
 ROSE_FACTOR = 2.0  # three kinds of merge instead of one
 WARM_UP_SECONDS = 3.0  # imports and compiled functions from the cache
 INGEST_RATE = 6e7  # bytes of text a second, parsed, kept and written
+READ_RATE = 5e8  # bytes of a store a second, from a local disk
+WRITE_RATE = 2e8
 INGEST_BYTES = 3e8  # of an idle process with its libraries
 PART_BYTES = 1e8  # of a part and a block in work
 SEARCHES_WHEN_OPTIMISING = 5  # rebuilt trees, as a rule
@@ -127,4 +129,17 @@ def plan_ingest(source: str | list[str], arguments: Mapping[str, Any]) -> Plan:
         memory_bytes=INGEST_BYTES + PART_BYTES * local_threads(),
         disk_bytes=2.0 * n_bytes,  # the store, and what was parsed until it is complete
         seconds=WARM_UP_SECONDS + n_bytes / INGEST_RATE,
+    )
+
+
+def plan_reading(what: str, shape: tuple[int, int], n_bytes: int, *, writes: bool) -> Plan:
+    """Estimate reading all bytes of a store, and writing them again if it `writes`."""
+    return Plan(
+        what=what,
+        n_rows=shape[0],
+        n_features=shape[1],
+        passes=2 if writes else 1,
+        memory_bytes=INGEST_BYTES + PART_BYTES,
+        disk_bytes=float(n_bytes) if writes else 0.0,
+        seconds=1.0 + n_bytes / (WRITE_RATE if writes else READ_RATE),
     )

@@ -20,11 +20,14 @@ _HEADS = ("version", "created", "kind", "rows", "deleted", "size_bytes", "metric
 
 def describe_store(store: MatrixStore) -> dict[str, Any]:
     """Return what a store holds as JSON values, with the family that would be chosen."""
+    from distclust.engine import map_ordered
     from distclust.families import choose_family
 
-    matrix = store.matrix()
-    family, reason = choose_family(store.profile(), matrix.columns, matrix.is_sparse)
-    return {**store.info(), "family": type(family).__name__, "family_reason": reason}
+    facts, matrix = store.info(), store.matrix()
+    profile = store.profile(map_ordered, with_deleted=True)
+    family, reason = choose_family(profile, matrix.columns, matrix.is_sparse)
+    told = f"{reason} (judged with the deleted rows)" if facts["deleted"] else reason
+    return {**facts, "family": type(family).__name__, "family_reason": told}
 
 
 def print_store(console: Console, facts: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.errors import StoreError
-from distclust.store.codecs import DECODING_ERRORS, TEXT, Bytes, Chain
+from distclust.store.codecs import DECODING_ERRORS, TEXT, AbsentChunk, Bytes, Chain
 from distclust.store.objects import MissingObject, Objects, checksum
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -26,6 +26,11 @@ Entry: TypeAlias = tuple[int, bytes]  # size and checksum of a chunk
 METADATA = "zarr.json"
 
 _CHAIN = Chain()
+
+ABSENT_HINT = (
+    'If zeros were left out, say so by missing_chunks="zeros"; else copy the store again, or '
+    "write it with all of its chunks (write_empty_chunks of Zarr)."
+)
 
 _HINT = "Restore the object from a copy, or make the store again from its source."
 
@@ -69,13 +74,22 @@ class ArraySpec:
         """Number of chunks."""
         return math.prod(self.grid)
 
-    def key(self, number: int) -> str:
-        """Name of a chunk below the array; chunks are counted in C order."""
+    def place(self, number: int) -> tuple[int, ...]:
+        """Place of a chunk in the grid; chunks are counted in C order."""
         place = []
         for n in reversed(self.grid):
             number, rest = divmod(number, n)
-            place.append(str(rest))
-        return self.prefix + self.separator.join(reversed(place))
+            place.append(rest)
+        return tuple(reversed(place))
+
+    def extent(self, number: int) -> tuple[int, ...]:
+        """How far along every axis a chunk holds values of the array."""
+        sides = zip(self.place(number), self.chunks, self.shape, strict=True)
+        return tuple(min(n, end - i * n) for i, n, end in sides)
+
+    def key(self, number: int) -> str:
+        """Name of a chunk below the array."""
+        return self.prefix + self.separator.join(map(str, self.place(number)))
 
     def encode(self, values: Array) -> list[Any]:
         """Return the buffers of a chunk that begins with `values`."""
@@ -187,6 +201,11 @@ class StoredArray:
         What it is.
     table
         What its chunks must be; None believes what is there as far as it can be decoded.
+
+    Attributes
+    ----------
+    absent_are_zeros
+        Whether inner chunks that a shard lacks were left out on purpose, as a table vouches.
     """
 
     def __init__(
@@ -196,6 +215,7 @@ class StoredArray:
         self.path = path
         self.spec = spec
         self.table = table
+        self.absent_are_zeros = table is not None
 
     def content(self, number: int) -> Bytes:
         """Bytes of a chunk: present, whole and unaltered."""
@@ -208,8 +228,11 @@ class StoredArray:
         """Values of a chunk, of the shape of all chunks; not to be written into."""
         content = self.content(number)
         spec, is_trusted = self.spec, self.table is not None
+        required = (0,) * len(spec.shape) if self.absent_are_zeros else spec.extent(number)
         try:
-            return spec.chain.decode(content, spec.chunks, spec.dtype, is_trusted)
+            return spec.chain.decode(content, spec.chunks, spec.dtype, is_trusted, required)
+        except AbsentChunk as error:
+            raise self._unreadable(number, "all chunks", str(error), ABSENT_HINT) from error
         except DECODING_ERRORS as error:
             raise self._unreadable(number, "a readable chunk", str(error)) from error
 
@@ -224,9 +247,9 @@ class StoredArray:
             raise self._unreadable(number, f"{n_values} values", f"{len(values)}")
         return values
 
-    def _unreadable(self, number: int, expected: str, got: str) -> StoreError:
+    def _unreadable(self, number: int, expected: str, got: str, hint: str = _HINT) -> StoreError:
         where = self.objects.where(join(self.path, self.spec.key(number)))
-        return StoreError(where, expected, got, _HINT)
+        return StoreError(where, expected, got, hint)
 
     def read(self, start: int, stop: int) -> Array:
         """Values of rows ``[start, stop)``, all columns."""

@@ -30,6 +30,10 @@ _ABSENT = np.uint64(2**64 - 1)  # in the index of a shard
 DECODING_ERRORS = (ValueError, RuntimeError, zlib.error)
 
 
+class AbsentChunk(ValueError):
+    """A shard lacks an inner chunk that nobody said could be left out."""
+
+
 class ByteCodec(Protocol):
     """Turns bytes into bytes."""
 
@@ -278,14 +282,29 @@ class Chain:
         return [*buffers, index.tobytes(), crc32c(index.tobytes())]
 
     def decode(
-        self, content: Bytes, shape: tuple[int, ...], dtype: np.dtype[Any], is_trusted: bool
+        self,
+        content: Bytes,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        is_trusted: bool,
+        required: tuple[int, ...],
     ) -> Array:
         """Return the values of a chunk, or raise ValueError.
 
-        Checksums inside are not computed for content that `is_trusted`.
+        Parameters
+        ----------
+        content
+            Bytes of the chunk.
+        shape, dtype
+            What must come out.
+        is_trusted
+            Whether checksums inside need not be computed.
+        required
+            How far, along every axis, no inner chunk of a shard may be absent. Absent ones
+            further out are zeros or empty strings; all may be absent where this is 0.
         """
         if self.inner is not None:
-            return self._decode_shard(content, shape, dtype, is_trusted)
+            return self._decode_shard(content, shape, dtype, is_trusted, required)
         is_text = dtype == TEXT
         n_bytes = None if is_text else math.prod(shape) * dtype.itemsize
         for codec, size in reversed(list(zip(self.byte_codecs, self._sizes(n_bytes), strict=True))):
@@ -309,7 +328,12 @@ class Chain:
         return sizes
 
     def _decode_shard(
-        self, content: Bytes, shape: tuple[int, ...], dtype: np.dtype[Any], is_trusted: bool
+        self,
+        content: Bytes,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        is_trusted: bool,
+        required: tuple[int, ...],
     ) -> Array:
         assert self.inner is not None
         grid = tuple(n // m for n, m in zip(shape, self.inner, strict=True))
@@ -317,12 +341,16 @@ class Chain:
         inside = Chain(self.byte_codecs, byte_order=self.byte_order)
         values = np.zeros(shape, dtype) if dtype != TEXT else np.full(shape, "", TEXT)
         for place, (start, size) in zip(np.ndindex(grid), index.tolist(), strict=True):
-            if start != _ABSENT or size != _ABSENT:
-                if start + size > len(content):
-                    raise ValueError("a shard whose index points outside")
-                part = inside.decode(content[start : start + size], self.inner, dtype, is_trusted)
-                at = zip(place, self.inner, strict=True)
-                values[tuple(slice(i * n, (i + 1) * n) for i, n in at)] = part
+            at = tuple(i * n for i, n in zip(place, self.inner, strict=True))
+            if start == _ABSENT and size == _ABSENT:
+                if all(first < end for first, end in zip(at, required, strict=True)):
+                    raise AbsentChunk(f"a shard without its inner chunk {place}")
+                continue
+            if start + size > len(content):
+                raise ValueError("a shard whose index points outside")
+            part = content[start : start + size]
+            target = tuple(slice(i, i + n) for i, n in zip(at, self.inner, strict=True))
+            values[target] = inside.decode(part, self.inner, dtype, is_trusted, required)
         return values
 
     def _index(self, content: Bytes, n_inner: int) -> Array:

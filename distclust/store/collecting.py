@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 from distclust.errors import ConflictError, StoreError
 from distclust.store.checkpoints import CHECKPOINTS
-from distclust.store.drafts import DRAFTS
 from distclust.store.leases import live_names, sweep_leases
 from distclust.store.ledger import Ledger
-from distclust.store.shelf import LEASES, Shelf
+from distclust.store.shelf import DRAFTS, LEASES, Shelf
 from distclust.store.versions import VERSIONS, read_version, time_of
 
 COLLECTIONS = ".distclust/collections"

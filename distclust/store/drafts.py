@@ -23,7 +23,7 @@ from distclust.store.checkpoints import CHECKPOINTS, Checkpoints
 from distclust.store.ledger import Ledger
 from distclust.store.objects import MissingObject, Objects
 from distclust.store.sealed import plain, seal, unseal
-from distclust.store.shelf import Shelf
+from distclust.store.shelf import DRAFTS, Shelf
 from distclust.store.versions import (
     SEAL,
     VERSIONS,
@@ -35,8 +35,6 @@ from distclust.store.versions import (
     read_verified,
     read_version,
 )
-
-DRAFTS = ".distclust/drafts"
 
 _FORM = "distclust-draft-file"
 

@@ -27,6 +27,7 @@ _DTYPES: dict[ObsKind, Any] = {
     "real": np.float64,
     "text": TEXT,
 }
+_LARGEST_WHOLE = 2**53  # up to here float64 has every whole number
 _NULLABLE = ("nullable-integer", "nullable-boolean", "nullable-string-array")
 
 
@@ -52,7 +53,16 @@ class PlainColumn:
 
     def read(self, start: int, stop: int) -> Array:
         """Values of rows ``[start, stop)``."""
-        return self._array.read(start, stop).astype(_DTYPES[self.kind], copy=False)
+        values = self._array.read(start, stop)
+        typed: Array = values.astype(_DTYPES[self.kind], copy=False)
+        if values.dtype == np.uint64 and (typed < 0).any():
+            raise self.too_large("whole numbers below 2**63", values.max())
+        return typed
+
+    def too_large(self, expected: str, got: Any) -> StoreError:
+        """Say that a number does not fit the type that columns are kept in."""
+        where = self._array.objects.where(self._array.path)
+        return StoreError(where, expected, str(got), "Write the column as text.")
 
 
 class CategoricalColumn:
@@ -88,8 +98,15 @@ class NullableColumn:
 
     def read(self, start: int, stop: int) -> Array:
         """Values of rows ``[start, stop)``; NaN or None where they are missing."""
-        values = self._values.read(start, stop).astype(_DTYPES[self.kind])
-        values[self._mask.read(start, stop).astype(np.bool_)] = None
+        given = self._values.read(start, stop)
+        is_missing = self._mask.read(start, stop).astype(np.bool_)
+        values = given.astype(_DTYPES[self.kind])
+        if self._values.kind == "integer":
+            is_kept = is_missing | (np.abs(given) <= _LARGEST_WHOLE)
+            if not is_kept.all():
+                expected = f"whole numbers up to {_LARGEST_WHOLE} in a column with missing values"
+                raise self._values.too_large(expected, given[~is_kept][0])
+        values[is_missing] = None
         return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.errors import StoreError
-from distclust.store.arrays import METADATA, ArraySpec, StoredArray, join
+from distclust.store.arrays import ABSENT_HINT, METADATA, ArraySpec, StoredArray, join
 from distclust.store.codecs import TEXT
 from distclust.store.objects import MissingObject, Objects
 from distclust.store.zarr_metadata import decode_json, parse_array, parse_array_v2, refused
@@ -18,6 +19,8 @@ from distclust.store.zarr_metadata import decode_json, parse_array, parse_array_
 Array: TypeAlias = npt.NDArray[Any]
 Json: TypeAlias = Mapping[str, Any]
 MissingChunks: TypeAlias = Literal["refuse", "zeros"]
+
+_LARGEST_CHUNK = 2**30  # bytes; a few compressed ones may claim any number
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,9 @@ class ForeignArray(StoredArray):
         self, objects: Objects, path: str, spec: ArraySpec, missing_chunks: MissingChunks
     ) -> None:
         super().__init__(objects, path, spec)
+        if math.prod(spec.chunks) * spec.dtype.itemsize > _LARGEST_CHUNK:
+            expected = f"chunks of at most {_LARGEST_CHUNK:,} bytes"
+            raise StoreError(objects.where(path), expected, f"{spec.chunks}", "Rechunk the array.")
         self.absent_are_zeros = missing_chunks == "zeros" and not spec.fill_value
         if not self.absent_are_zeros:
             self._check_presence()
@@ -75,12 +81,8 @@ class ForeignArray(StoredArray):
         for number in range(min(self.spec.n_chunks, len(there) + 1)):
             key = join(self.path, self.spec.key(number))
             if key not in there:
-                hint = (
-                    'If Zarr left out chunks of zeros, say so by missing_chunks="zeros"; else '
-                    "copy the store again."
-                )
-                where = self.objects.where(self.path)
-                raise StoreError(where, f"{self.spec.n_chunks} chunks", f"no chunk {key}", hint)
+                where, expected = self.objects.where(self.path), f"{self.spec.n_chunks} chunks"
+                raise StoreError(where, expected, f"no chunk {key}", ABSENT_HINT)
 
     def chunk(self, number: int) -> Array:
         """Values of a chunk."""

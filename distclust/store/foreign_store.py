@@ -7,27 +7,27 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from distclust.store.foreign import open_foreign
+from distclust.store.listing import list_objects
 from distclust.store.matrix import Column, Matrix, Profile
 from distclust.store.matrix_store import MatrixStore
 from distclust.store.objects import Objects
-from distclust.store.sealed import digest_of
 from distclust.store.segments import CodecName, IdsKind, LayoutName, ObsKind
 
 
 class ForeignStore(MatrixStore):
     """An AnnData or plain Zarr store as it is; whatever would change it is refused.
 
-    Its fingerprint is made of names and sizes: without checksums nobody can tell whether
-    the values are the ones that were written.
+    Its fingerprint is made of names, sizes and times: without checksums nobody can tell
+    whether the values are the ones that were written.
     """
 
     def __init__(self, objects: Objects) -> None:
         self._opened = None
         self._matrix = open_foreign(objects)
-        self._sizes = {key: objects.size(key) or 0 for key in objects.list()}
+        self._listing = list_objects(objects.url)
         self.url = objects.url
         self.generation = 0
-        self.fingerprint = digest_of(self._sizes)
+        self.fingerprint = self._listing.stamp
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -67,7 +67,7 @@ class ForeignStore(MatrixStore):
     @property
     def size_bytes(self) -> int:
         """Bytes of all objects."""
-        return sum(self._sizes.values())
+        return self._listing.n_bytes
 
     def matrix(self) -> Matrix:
         """Return the rows as a matrix."""
@@ -82,5 +82,5 @@ class ForeignStore(MatrixStore):
         """Say that the values cannot be verified."""
         return self._matrix.health
 
-    def _known_profiles(self) -> Iterable[Profile]:
+    def _known_profiles(self, with_deleted: bool) -> Iterable[Profile]:
         return ()

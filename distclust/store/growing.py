@@ -29,7 +29,7 @@ from distclust.store.manifest import (
     read_latest,
     read_manifest,
 )
-from distclust.store.mapping import Mapper
+from distclust.store.mapping import Mapper, serial_map
 from distclust.store.matrix import Profile
 from distclust.store.objects import Objects
 from distclust.store.removal import has_begun, is_array
@@ -43,9 +43,11 @@ from distclust.store.segments import (
     survey_rows,
     write_segment,
 )
+from distclust.store.shelf import holds_results
 from distclust.store.sources.base import Prepared, Scratch
 from distclust.store.surveys import holds_counts
 from distclust.store.work import Work, fingerprint_of, finish_published, reading, working
+from distclust.validation import check_choice
 
 Positions: TypeAlias = npt.NDArray[np.int64]
 Incoming: TypeAlias = "Prepared | Callable[[Scratch], Prepared]"
@@ -53,6 +55,7 @@ AnyLayout: TypeAlias = 'LayoutName | Literal["auto"]'
 
 _NONE: Positions = np.empty(0, np.int64)
 _CHECKING = "checking ids"
+_EXACT = 2.0**53  # larger whole numbers are rounded as float64
 _KEEP_ONE = "Keep the first or the last of them with duplicates (--duplicates)."
 
 
@@ -83,6 +86,9 @@ class Addition:
     identity: Any = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
     tells_rows: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice(self.duplicates, "duplicates", ("refuse", "first", "last"))
 
     def request(self, action: str, **others: Any) -> dict[str, Any] | None:
         """Return what tells this change from others, if it can be told."""
@@ -140,6 +146,7 @@ def append(base: Generation, incoming: Incoming, addition: Addition, action: str
         if kept.rows.n_rows == 0:
             return base
         entry, reader = _write(work, kept, manifest.layout, manifest.codec, addition.mapper)
+        _check_exact([*base.readers, reader], where)
         replaced = _check_ids(reader, kept, base.ids_of_rows, addition, where)
         grown = replace(
             _described(manifest, action, addition.provenance, known),
@@ -212,7 +219,7 @@ def roll_back(base: Generation, number: int, provenance: Mapping[str, Any]) -> G
         older = open_generation(objects, number)  # after the lease: gc leaves it from here on
         if older.manifest.fingerprint == base.manifest.fingerprint:
             return base
-        next_id = max(older.manifest.next_id, base.manifest.next_id)
+        next_id = max(older.manifest.next_id, _next_id(base, serial_map))
         told = {**provenance, "generation": number}
         changed = replace(_described(older.manifest, "rollback", told), next_id=next_id)
         return work.publish(changed, after=base.number)
@@ -221,8 +228,11 @@ def roll_back(base: Generation, number: int, provenance: Mapping[str, Any]) -> G
 def _check_free(objects: Objects, where: str) -> None:
     """Refuse to make a store where there is one, or something of another program."""
     if read_latest(objects) is not None:
-        hint = "Append to it, or pass fresh (--fresh) to replace it."
+        hint = "Append to it (--append), choose another place, or remove it yourself."
         raise InputError(where, "no store yet", "one that is complete", hint)
+    if holds_results(objects):
+        hint = "Choose another place."
+        raise InputError(where, "a place without a store", "a results store", hint)
     others = [key for key in objects.list() if is_array(key)]
     if others and not has_begun(objects):
         got = f"{others[0]!r} of another program"
@@ -329,6 +339,7 @@ def _write(
 ) -> tuple[SegmentEntry, SegmentReader]:
     """Write rows as a segment, or the rest of it if a part is there already."""
     rows, objects, scratch = prepared.rows, work.objects, work.scratch
+    mapper = work.watched(mapper)
     survey = survey_rows(rows, mapper=mapper, objects=objects, scratch=scratch)
     spec = SegmentSpec(
         _settle_layout(layout, survey.profile, prepared, is_first=work.is_root),
@@ -368,6 +379,23 @@ def _check_dense(layout: AnyLayout) -> LayoutName:
         return "dense"
     hint = 'Choose the layout "dense" or "auto", or drop the columns of categories.'
     raise InputError("layout", "dense for rows with categories", layout, hint)
+
+
+def _check_exact(readers: Sequence[SegmentReader], where: str) -> None:
+    """Refuse whole numbers that would be rounded beside the other rows."""
+    together = np.result_type(*(reader.dtype for reader in readers))
+    whole = [reader.profile for reader in readers if reader.dtype.kind in "iu"]
+    if together.kind != "f" or not whole:
+        return
+    largest = max(
+        float(np.abs(bound).max(initial=0.0, where=np.isfinite(bound)))
+        for profile in whole
+        for bound in (profile.minimum, profile.maximum)
+    )
+    if largest >= _EXACT:
+        got = f"one of about {largest:.4g} beside rows of another type"
+        hint = "Convert them, or make a store of their own."
+        raise InputError(where, "whole numbers below 2^53", got, hint)
 
 
 def _check_ids(

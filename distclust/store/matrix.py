@@ -14,6 +14,7 @@ finite values. Blocks may be views of what the user passed in: nobody writes int
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from distclust.errors import InputError
 from distclust.seeding import row_keys
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -176,6 +178,10 @@ class Matrix(ABC):
     def read_all(self) -> Block:
         """All rows in memory as one block; the caller has checked that they fit."""
 
+    def held(self) -> contextlib.AbstractContextManager[object]:
+        """Keep the rows from being removed while the context is open; see `StoredMatrix`."""
+        return contextlib.nullcontext()
+
     def blocks(self) -> Iterator[Block]:
         """All blocks in order, one in memory at a time."""
         return (self.block(index) for index in range(self.n_blocks))
@@ -252,9 +258,15 @@ def canonical_csr(matrix: Any) -> scipy.sparse.csr_array:
     """Return any scipy sparse matrix as a canonical ``csr_array`` of a block's type.
 
     Sorted indices, no duplicates, no explicit zeros; the input is never changed, and
-    copied only where something has to be.
+    copied only where something has to be. Indices that lead out of the matrix are an
+    `InputError`: scipy itself does not look, and compiled code would follow them.
     """
+    has_indices = matrix.format in ("csr", "csc", "bsr", "coo")
+    if has_indices:  # the way to CSR would follow them already
+        _check_indices(matrix)
     given = scipy.sparse.csr_array(matrix)
+    if not has_indices:
+        _check_indices(given)
     data = aligned(given.data, block_dtype(given.dtype))
     parts = (data, aligned(given.indices), aligned(given.indptr))
     csr = scipy.sparse.csr_array(parts, shape=given.shape)
@@ -265,6 +277,40 @@ def canonical_csr(matrix: Any) -> scipy.sparse.csr_array:
         csr = csr.copy()
         csr.eliminate_zeros()
     return _mark_canonical(csr)
+
+
+def _check_indices(matrix: Any) -> None:
+    """Refuse a CSR, CSC, BSR or COO matrix whose parts do not fit each other."""
+    height, width = (n // m for n, m in zip(matrix.shape, _unit(matrix), strict=True))
+    if matrix.format == "coo":
+        is_sane = _is_inside(matrix.row, height) and _is_inside(matrix.col, width)
+        is_sane = is_sane and len(matrix.row) == len(matrix.col) == len(matrix.data)
+    else:
+        n_major, n_minor = (width, height) if matrix.format == "csc" else (height, width)
+        indptr, n_values = matrix.indptr, len(matrix.indices)
+        is_sane = (
+            indptr.shape == (n_major + 1,)
+            and indptr[0] == 0
+            and indptr[-1] <= n_values == len(matrix.data)
+            and bool((indptr[1:] >= indptr[:-1]).all())
+            and _is_inside(matrix.indices[: indptr[-1]], n_minor)
+        )
+    if not is_sane:
+        raise InputError(
+            "a sparse matrix",
+            f"indices inside its {matrix.shape[0]} rows and {matrix.shape[1]} columns",
+            "indices that lead out of it",
+            "Make the matrix again; its indices or its indptr are damaged.",
+        )
+
+
+def _unit(matrix: Any) -> tuple[int, int]:
+    """Shape of what an index stands for: one value, or a block of them."""
+    return matrix.blocksize if matrix.format == "bsr" else (1, 1)
+
+
+def _is_inside(indices: Array, n: int) -> bool:
+    return not len(indices) or bool(indices.min() >= 0 and indices.max() < n)
 
 
 def _mark_canonical(csr: scipy.sparse.csr_array) -> scipy.sparse.csr_array:

@@ -30,11 +30,13 @@ from distclust.store.matrix import Column, Matrix, Profile, profile_block
 from distclust.store.objects import Finding, Objects, open_objects
 from distclust.store.removal import has_begun, remove_store
 from distclust.store.segments import CodecName, IdsKind, LayoutName, ObsKind
+from distclust.store.shelf import holds_results
 from distclust.store.sources.base import Expected
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.store.sweeping import Swept, sweep
 from distclust.store.verifying import missing_keys, verify
 from distclust.store.work import reading
+from distclust.validation import check_choice
 
 if TYPE_CHECKING:
     import anndata
@@ -85,7 +87,7 @@ def create_store(
     mapper
         How work over many parts is done.
     fresh
-        Remove a store or unfinished work that is there; never anything else.
+        Remove unfinished work that is there, instead of taking it up; never anything else.
 
     Raises
     ------
@@ -94,8 +96,10 @@ def create_store(
     ConflictError
         If another unfinished ingest is there.
     """
+    check_choice(layout, "create_store: layout", ("auto", "dense", "csr", "compact"))
+    check_choice(codec, "create_store: codec", ("auto", "hot", "packed"))
     objects = open_objects(url)
-    if fresh:
+    if fresh and read_latest(objects) is None and not holds_results(objects):
         remove_store(objects)
     chosen: CodecName = codec if codec != "auto" else "hot" if objects.is_local else "packed"
     addition = Addition(mapper, duplicates, False, identity, provenance or {}, tells_rows)
@@ -372,20 +376,24 @@ class MatrixStore:
             )
         return sweep(self._generation.objects, keep, older_than, grace, now)
 
-    def profile(self, mapper: Mapper = serial_map) -> Profile:
-        """Return facts about every column, over the live rows."""
+    def profile(self, mapper: Mapper = serial_map, *, with_deleted: bool = False) -> Profile:
+        """Return facts about every column, over the live rows.
+
+        With deleted rows, if `with_deleted`: that takes no reading of a store of ours.
+        """
         matrix = self.matrix()
         if matrix.n_blocks == 0:
             return profile_block(matrix.read_all())
-        parts = self._known_profiles()
+        parts = self._known_profiles(with_deleted)
         if not parts:
             parts = mapper(_profile_of_block, range(matrix.n_blocks), matrix, stage="profile")
         return functools.reduce(Profile.combine, parts)
 
-    def _known_profiles(self) -> Iterable[Profile]:
+    def _known_profiles(self, with_deleted: bool) -> Iterable[Profile]:
         """Profiles that were kept when rows were written; deleted rows are in them."""
-        has_deleted = self._generation.manifest.n_deleted > 0
-        return () if has_deleted else [segment.profile for segment in self._generation.segments]
+        if self._generation.manifest.n_deleted > 0 and not with_deleted:
+            return ()
+        return [segment.profile for segment in self._generation.segments]
 
     def health(self) -> str:
         """Say from listings alone whether all objects are there; `verify` reads them."""

@@ -35,11 +35,11 @@ from distclust._version import __version__
 from distclust.errors import InputError, StoreError
 from distclust.store import leases
 from distclust.store.collecting import Collected, collect
-from distclust.store.drafts import DRAFTS, Draft
+from distclust.store.drafts import Draft
 from distclust.store.ledger import Ledger
 from distclust.store.objects import Finding, MissingObject, open_objects
 from distclust.store.sealed import plain
-from distclust.store.shelf import POINTER, Shelf
+from distclust.store.shelf import DRAFTS, POINTER, Shelf
 from distclust.store.versions import (
     SEAL,
     VERSIONS,
@@ -54,6 +54,7 @@ from distclust.store.versions import (
 )
 
 DAY = 86400.0
+MATRIX_STORE = (".distclust/generations", ".distclust/ingest")  # what only those have
 
 
 class ResultsStore:
@@ -98,6 +99,9 @@ class ResultsStore:
         """
         if run is not None and not self._is_known(run):
             raise self._unknown(run, "a run that was begun here")
+        if any(self.objects.list(place) for place in MATRIX_STORE):
+            hint = "Choose another place for results."
+            raise InputError(self.url, "a results store, or nothing", "a matrix store", hint)
         identity = _identity(kind, parameters, seed, input_fingerprint, code_version)
         return Draft(self._shelf, run or new_id(), identity, seconds)
 

@@ -42,9 +42,19 @@ def keep_values(values: Block, is_kept: npt.NDArray[np.bool_]) -> Block:
 
 
 def _csr(data: Array, indices: Array, lengths: Array, n_features: int) -> Block:
-    indptr = np.zeros(len(lengths) + 1, indices.dtype)
+    indptr = begins(lengths, indices.dtype)
+    return trusted_csr(data, indices.astype(indptr.dtype, copy=False), indptr, n_features)
+
+
+def begins(lengths: Array, dtype: np.dtype[Any]) -> Array:
+    """Return where rows begin and the last one ends, shape (n_rows + 1,).
+
+    Of the given type of whole numbers, or int64 if it cannot count all values.
+    """
+    is_enough = lengths.sum(dtype=np.int64) <= np.iinfo(dtype).max
+    indptr = np.zeros(len(lengths) + 1, dtype if is_enough else np.int64)
     np.cumsum(lengths, out=indptr[1:])
-    return trusted_csr(data, indices, indptr, n_features)
+    return indptr
 
 
 def join_rows(parts: Sequence[Rows], dtype: np.dtype[Any]) -> Rows:

@@ -18,7 +18,7 @@ from distclust.store.arrays import METADATA, ArraySpec, ChunkTable, Entry, join,
 from distclust.store.codecs import TEXT
 from distclust.store.layouts import LAYOUTS, Layout, SegmentSpec
 from distclust.store.layouts.annotations import obs_pieces
-from distclust.store.layouts.base import Piece, changed
+from distclust.store.layouts.base import Piece, changed, read_sparse
 from distclust.store.mapping import Mapper
 from distclust.store.objects import MissingObject, Objects
 from distclust.store.rows import RowSource
@@ -129,7 +129,8 @@ def _write_block(
     if done is not None:
         return done
     start, stop = layout.spec.block_bounds(index)
-    part = rows.read(start, stop)
+    is_dense = layout.spec.layout == "dense"
+    part = rows.read(start, stop) if is_dense else read_sparse(rows, start, stop)
     if any(len(column) != stop - start for column in (part.ids, *part.obs.values())):
         raise changed(start, stop)
     pieces = itertools.chain(obs_pieces(layout.spec, index, part), layout.pieces(index, part, rows))

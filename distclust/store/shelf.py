@@ -22,11 +22,17 @@ from distclust.store.leases import Lease, lease
 from distclust.store.ledger import Ledger, Record
 from distclust.store.objects import MissingObject, Objects
 from distclust.store.sealed import seal
-from distclust.store.versions import is_id
+from distclust.store.versions import VERSIONS, is_id
 
 POINTER = ".distclust/pointer"
+DRAFTS = ".distclust/drafts"
 LEASES = ".distclust/leases"
 CONDEMNED = ".distclust/condemned"
+
+
+def holds_results(objects: Objects) -> bool:
+    """Whether a results store lies here, published or in the making."""
+    return any(objects.list(place) for place in (POINTER, DRAFTS, VERSIONS))
 
 
 class Shelf:

@@ -7,6 +7,7 @@ live rows are left out of the numbering.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, ClassVar, TypeAlias
 
@@ -17,6 +18,7 @@ from distclust.seeding import Keys
 from distclust.store.generation import Generation
 from distclust.store.matrix import Block, Column, Matrix
 from distclust.store.row_views import join_values, keep_values
+from distclust.store.work import reading
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -42,6 +44,10 @@ class StoredMatrix(Matrix):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredMatrix, (self._generation,)
+
+    def held(self) -> contextlib.AbstractContextManager[object]:
+        """Keep `gc` from removing the rows while the context is open."""
+        return reading(self._generation.objects, self._generation.number)
 
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:

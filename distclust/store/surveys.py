@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -32,6 +33,7 @@ LayoutName: TypeAlias = Literal["dense", "csr", "compact"]
 UNIT_ROWS = 1024  # divides every size of a sparse block
 LARGEST_COUNT = 65_535  # in the compact layout
 
+_DENSE_BYTES = 2**26  # of dense rows that are read at a time; block sizes are for sparse ones
 _SPARSE = 1 / 16  # above this density, bits of a dense matrix take less room than ids
 _KIND = "survey"
 
@@ -191,13 +193,25 @@ def _write(objects: Objects, key: str, survey: Survey) -> None:
 
 
 def _survey_part(start: int, rows: RowSource, step: int) -> tuple[Profile, Array]:
-    part = rows.read(start, min(start + step, rows.n_rows))
-    values = canonical_values(part)
-    check_finite(values, start)
-    is_sparse = scipy.sparse.issparse(values)
-    lengths = np.diff(values.indptr) if is_sparse else np.count_nonzero(values, axis=1)
+    profiles, all_lengths = [], []
+    for first, last in pieces_of(rows, start, min(start + step, rows.n_rows)):
+        values = canonical_values(rows.read(first, last))
+        check_finite(values, first)
+        is_sparse = scipy.sparse.issparse(values)
+        lengths = np.diff(values.indptr) if is_sparse else np.count_nonzero(values, axis=1)
+        all_lengths.append(lengths)
+        profiles.append(profile_block(values))
+    lengths = np.concatenate(all_lengths)
     units = np.add.reduceat(lengths, range(0, len(lengths), UNIT_ROWS), dtype=np.int64)
-    return profile_block(values), units
+    return functools.reduce(Profile.combine, profiles), units
+
+
+def pieces_of(rows: RowSource, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Cut a range of rows into what may be read at a time: all, or so many bytes if dense."""
+    fitting = _DENSE_BYTES // (rows.n_features * block_dtype(rows.dtype).itemsize)
+    step = stop - start if rows.is_sparse else max(fitting, 1)
+    for first in range(start, stop, step):
+        yield first, min(first + step, stop)
 
 
 def canonical_values(rows: Rows) -> Any:

@@ -160,10 +160,11 @@ def _read_numpy(path: Path) -> NDArray[Any] | csr_array[Any]:
 def _arrays(path: Path, content: Any) -> NDArray[Any] | csr_array[Any]:
     if isinstance(content, np.ndarray):
         return content
-    if {"format", "data", "shape"} <= set(content.files):
-        from scipy import sparse
+    from distclust.store.sources.flat import sum_repeated
+    from distclust.store.sources.numpy_files import is_sparse_archive, make_sparse
 
-        return sparse.csr_array(sparse.load_npz(path))
+    if is_sparse_archive(content.files):
+        return sum_repeated(make_sparse(dict(content)))
     if len(content.files) != 1:
         hint = "Save one of them with numpy.save."
         raise InputError(str(path), "one array", f"{len(content.files)} arrays", hint)

@@ -3,8 +3,8 @@
 A change is known by a fingerprint of what is asked for. The first process that works at it
 draws a name for everything it will write, and puts the name into a claim; a process that is
 asked for the same later finds the claim, takes it over and goes on with what is there. So
-work that was killed is taken up, and two processes that were started twice write the same
-bytes to the same names until the older one finds the claim taken and stops.
+work that was killed is taken up, and of two processes that do the same the older one finds
+the claim taken and stops; what both have written until then has the same bytes.
 
 A change that fails by itself (a full disk, bad rows, a conflict) gives its space back; one
 that is interrupted leaves its work to be taken up. While it runs, a writer holds a lease,
@@ -14,6 +14,7 @@ which keeps `gc` from taking its work for leftovers.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import logging
@@ -25,7 +26,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from distclust.errors import CapacityError, ConflictError, InputError, StoreError
+from distclust.errors import (
+    CapacityError,
+    ConflictError,
+    InputError,
+    OtherRowsError,
+    StoreError,
+)
 from distclust.store.arrays import METADATA
 from distclust.store.face import hide_face
 from distclust.store.generation import Generation
@@ -48,6 +55,7 @@ from distclust.store.manifest import (
     read_manifest,
     tombstones_key,
 )
+from distclust.store.mapping import Mapper
 from distclust.store.objects import MissingObject, Objects
 from distclust.store.removal import remove_segment
 from distclust.store.sealed import digest_of, seal, unseal
@@ -57,9 +65,19 @@ WRITING = "writing"
 
 _log = logging.getLogger(__name__)
 _FORM = "distclust-claim"
+_SECONDS_BETWEEN_LOOKS = 10.0
 _NAME = re.compile(r"[0-9a-f]{16}")
-# Failures after which nobody will go on with the work.
-_HOPELESS = (OSError, InputError, StoreError, CapacityError, ConflictError)
+# Failures after which nobody will go on with the work; of those of the system, the ones
+# that will be there again. A connection that was lost is no reason to begin anew.
+_HOPELESS = (InputError, StoreError, CapacityError, ConflictError)
+_HOPELESS_NUMBERS = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 
 def fingerprint_of(request: dict[str, Any] | None) -> str:
@@ -103,12 +121,38 @@ class Work:
     def _entry(self, n_rows: int, digest: str = "", content: str = "") -> SegmentEntry:
         return SegmentEntry(self.name, self.is_root, n_rows, digest, content)
 
+    def watched(self, mapper: Mapper) -> Mapper:
+        """Return a mapper that stops when somebody else has taken the work over."""
+
+        def mapped(
+            function: Callable[..., Any], items: Any, *shared: Any, stage: str = ""
+        ) -> Iterator[Any]:
+            looked = time.monotonic()
+            for result in mapper(function, items, *shared, stage=stage):
+                yield result
+                if time.monotonic() - looked > _SECONDS_BETWEEN_LOOKS:
+                    self.check_ours()
+                    looked = time.monotonic()
+            self.check_ours()
+
+        return mapped
+
     def write_table(self, segment: Segment) -> SegmentEntry:
-        """Write what the chunks of a finished segment must be; return its manifest entry."""
-        table = segment.encode()
-        entry = self._entry(segment.n_rows, digest_bytes(table), _content_digest(segment))
-        self.objects.write(entry.table, table)
-        return entry
+        """Write what the chunks of a finished segment must be; return its manifest entry.
+
+        A table that is there stays, if it says the same: it tells another time, and a second
+        process that did this work may have published it.
+        """
+        table, content = segment.encode(), _content_digest(segment)
+        key = self._entry(0).table
+        if not self.objects.create(key, table):
+            kept = self.objects.read(key)
+            if _content_digest(Segment.decode(kept, self.objects.where(key))) == content:
+                table = kept
+            else:
+                self.check_ours()
+                self.objects.write(key, table)
+        return self._entry(segment.n_rows, digest_bytes(table), content)
 
     def write_features(self, content: bytes) -> Part:
         """Write a description of features."""
@@ -131,14 +175,18 @@ class Work:
         ConflictError
             If somebody else published meanwhile, or took the work over.
         """
-        if not self.is_ours():
-            raise _conflict(self.objects, "a second process that does the same")
+        self.check_ours()
         if not manifest.is_plain:
             # Before, not after: other tools must never take a part of the rows for all.
             hide_face(self.objects, manifest)
         record = generations_of(self.objects).append(manifest.encode(), after)
         quietly(functools.partial(note_latest, self.objects, record.number))
         return Generation(self.objects, record, read_manifest(record, self.objects.url))
+
+    def check_ours(self) -> None:
+        """Raise `ConflictError` if somebody else has taken the work over."""
+        if not self.is_ours():
+            raise _conflict(self.objects, "a second process that does the same")
 
     def is_ours(self) -> bool:
         """Whether nobody has taken the work over."""
@@ -188,13 +236,20 @@ def working(objects: Objects, fingerprint: str, *, is_root: bool = False) -> Ite
         work = Work(objects, _take(objects, fingerprint, is_root), is_root)
         try:
             yield work
-        except _HOPELESS as error:
-            try:
-                work.give_back()
-            except (OSError, StoreError) as trouble:
-                error.add_note(f"Not all of the unfinished work could be removed: {trouble}")
+        except (*_HOPELESS, OSError) as error:
+            if _is_hopeless(error):
+                try:
+                    work.give_back()
+                except (OSError, StoreError) as trouble:
+                    error.add_note(f"Not all of the unfinished work could be removed: {trouble}")
             raise
         quietly(work.finish)
+
+
+def _is_hopeless(error: Exception) -> bool:
+    if isinstance(error, OtherRowsError):
+        return False  # the right rows may still come
+    return isinstance(error, _HOPELESS) or getattr(error, "errno", None) in _HOPELESS_NUMBERS
 
 
 def finish_published(objects: Objects, fingerprint: str, *, is_root: bool = False) -> None:
@@ -235,7 +290,11 @@ def reading(objects: Objects, number: int) -> Iterator[None]:
         If it is being removed.
     """
     name = lease_name(number)
-    with leased(objects, name):
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(leased(objects, name))
+        except OSError as error:  # a reader that may not write: the grace period is its time
+            _log.debug("reads without a lease: %s", error)
         if objects.exists(condemned_key(name)):
             hint = "Open a later generation, or run gc again to finish the removal."
             where = f"{objects.url}, generation {number}"

@@ -84,6 +84,19 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         self._check_features(X, where, reset=True)
         search, learning = self._plans(where)
         matrix = as_matrix(X, where=where)
+        with matrix.held():
+            self._fit(matrix, search, learning, row_weights, leaves, where)
+        return self
+
+    def _fit(
+        self,
+        matrix: Matrix,
+        search: SearchPlan,
+        learning: LearningPlan,
+        row_weights: npt.ArrayLike | None,
+        leaves: npt.ArrayLike | None,
+        where: str,
+    ) -> None:
         n_rows = matrix.shape[0]
         _check_enough_rows(n_rows, where)
         weights = check_row_weights(row_weights, n_rows, where)
@@ -103,7 +116,6 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         self.family_reason_ = reason
         self._columns, self._row_weights = matrix.columns, weights
         self._keep(fitted, start, matrix.row_ids)
-        return self
 
     def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> npt.NDArray[np.int64]:
         """Find the hierarchy and return the label of each row, shape (n_rows,)."""

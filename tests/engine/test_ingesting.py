@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 
 import distclust
-from distclust.errors import InputError
+from distclust.errors import InputError, StoreError
 
 
 def batches(start: int, stop: int):
@@ -92,3 +92,74 @@ def test_ingest__ten_million_rows_come_back_as_they_were(tmp_path: Path) -> None
         assert np.array_equal(matrix.block_ids(i), np.arange(start, stop))
         rows = [rows[0][stop - start :]]
     assert given == n_batches
+
+
+def test_ingest__a_wrong_iterator_does_not_cost_the_work_of_a_killed_run(tmp_path: Path) -> None:
+    def broken():
+        yield np.arange(2_000_000.0).reshape(-1, 2)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        distclust.ingest(broken(), tmp_path / "x.zarr")
+    kept = sorted((tmp_path / "x.zarr").rglob("*"))
+    with pytest.raises(InputError, match="the rows of the run that is taken up"):
+        distclust.ingest(batches(0, 1), tmp_path / "x.zarr")
+    assert set(kept) <= set((tmp_path / "x.zarr").rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"how": "apend"}, {"layout": "sparse"}, {"storage": "cold"}, {"duplicates": "frist"}],
+)
+def test_ingest__misspelt_choices_are_refused(tmp_path: Path, wrong: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="expected one of"):
+        distclust.ingest(batches(0, 1), tmp_path / "x.zarr", **wrong)
+    assert not (tmp_path / "x.zarr").exists()
+
+
+def test_ingest__append_takes_no_options_of_a_new_store(tmp_path: Path) -> None:
+    distclust.ingest(batches(0, 1), tmp_path / "x.zarr")
+    for wrong in ({"layout": "csr"}, {"storage": "packed"}, {"fresh": True}):
+        with pytest.raises(InputError, match="no options of a new store"):
+            distclust.ingest(batches(1, 2), tmp_path / "x.zarr", how="append", **wrong)
+
+
+def _sweep(path: str) -> None:
+    distclust.open_store(path).gc(keep=1, older_than=0, grace=0)
+
+
+def test_fit__gc_does_not_cut_it_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "x.zarr")
+    X = np.random.default_rng(0).integers(0, 2, (40, 5))
+    store = distclust.ingest([X], path)
+    expected = distclust.BHC().fit(X).log_evidence_
+    matrix = store.matrix()
+    store.delete([0]).compact()
+    read = type(matrix).block
+
+    def read_during_gc(self, index):
+        _sweep(path)
+        return read(self, index)
+
+    monkeypatch.setattr(type(matrix), "block", read_during_gc)
+    assert distclust.BHC().fit(matrix).log_evidence_ == expected
+    monkeypatch.undo()
+    _sweep(path)  # nobody reads it any more
+    with pytest.raises(StoreError):
+        matrix.block(0)
+
+
+def test_rollback__numbers_of_rows_are_not_given_twice(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    distclust.ingest(batches(0, 1), path)
+    distclust.ingest(batches(1, 2), path, how="append").rollback(1)
+    store = distclust.ingest(batches(2, 3), path, how="append")
+    assert store.matrix().row_ids.tolist() == [0, 1, 2, 6, 7, 8]
+
+
+def test_append__whole_numbers_are_not_rounded(tmp_path: Path) -> None:
+    path = tmp_path / "x.zarr"
+    distclust.ingest([np.array([[2**53 + 1, 0]])], path, layout="dense")
+    with pytest.raises(InputError, match=r"whole numbers below 2\^53"):
+        distclust.ingest([np.array([[0.5, 0.0]])], path, how="append")
+    assert distclust.open_store(path).matrix().read_all().tolist() == [[2**53 + 1, 0]]

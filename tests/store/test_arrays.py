@@ -247,7 +247,7 @@ def test_decode__random_bytes_are_refused_not_trusted(data: st.DataObject) -> No
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     content = content[: data.draw(st.integers(0, len(content)))]
     try:
-        values = chain.decode(np.frombuffer(content, np.uint8), (8,), np.dtype(np.int64), False)
+        values = chain.decode(np.frombuffer(content, np.uint8), (8,), np.dtype(np.int64), False, (0,))
     except DECODING_ERRORS:
         return
     assert values.shape == (8,)
@@ -306,9 +306,9 @@ def test_shard__index_pointing_outside_is_refused() -> None:
 
     content = np.frombuffer(bytes(64) + index + crc32c(index), np.uint8)
     with pytest.raises(ValueError, match="outside"):
-        Chain((), inner=(8,)).decode(content, (16,), np.dtype(np.int64), False)
+        Chain((), inner=(8,)).decode(content, (16,), np.dtype(np.int64), False, (0,))
     with pytest.raises(ValueError, match="index"):
-        Chain((), inner=(8,)).decode(content[:20], (16,), np.dtype(np.int64), False)
+        Chain((), inner=(8,)).decode(content[:20], (16,), np.dtype(np.int64), False, (0,))
 
 
 # ---- metadata ----------------------------------------------------------------------------------

@@ -354,17 +354,46 @@ def test_conflict__who_publishes_second_loses_nothing_and_leaves_nothing(store, 
     assert open_store(place).verify() == []
 
 
-def test_conflict__a_twin_takes_the_work_over(store, place):
-    """Two processes that were asked for the same write the same; the older one stops."""
+@pytest.mark.parametrize("stage", ["", "surveying", "writing", "checking ids"])
+def test_conflict__a_twin_takes_the_work_over(store, place, stage):
+    """A second process is asked for the same at any time; the older one stops."""
     taken = []
 
-    def twice(scratch: Any) -> Prepared:
-        taken.append(open_store(place).append(prepared(MORE), identity="night"))
+    def take_over() -> None:
+        if not taken:
+            taken.append(None)
+            taken.append(open_store(place).append(prepared(MORE), identity="night"))
+
+    def prepare(scratch: Any) -> Prepared:
+        if not stage:
+            take_over()
         return prepared(MORE)
 
+    def mapper(function: Any, items: Any, *shared: Any, **told: Any) -> Any:
+        for item in items:
+            yield function(item, *shared)
+            if told.get("stage") == stage:
+                take_over()
+
     with pytest.raises(ConflictError, match="no other writer at this work"):
+        store.append(prepare, identity="night", mapper=mapper)
+    assert content_of(open_store(place)) == content_of(taken[1]) == rows_of([*IDS, *MORE])
+    assert open_store(place).verify() == []
+
+
+def test_conflict__a_twin_never_writes_a_published_table_again(store, place, monkeypatch):
+    """Even if it does not notice that it has been overtaken."""
+    from distclust.store.work import Work
+
+    def twice(scratch: Any) -> Prepared:
+        open_store(place).append(prepared(MORE), identity="night")
+        time.sleep(1.1)  # tables tell the second in which they were written
+        return prepared(MORE)
+
+    monkeypatch.setattr(Work, "check_ours", lambda work: None)
+    with pytest.raises(ConflictError, match="a change by another writer"):
         store.append(twice, identity="night")
-    assert content_of(open_store(place)) == content_of(taken[0]) == rows_of([*IDS, *MORE])
+    assert content_of(open_store(place)) == rows_of([*IDS, *MORE])
     assert open_store(place).verify() == []
 
 

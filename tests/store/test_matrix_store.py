@@ -21,6 +21,7 @@ from distclust.store.mapping import serial_map
 from distclust.store.matrix import Column, default_columns, profile_block
 from distclust.store.matrix_store import create_store, open_store
 from distclust.store.objects import open_objects
+from distclust.store.results import ResultsStore
 from distclust.store.rows import ArrayRows
 from distclust.store.sources.base import Prepared
 from tests.corpora import (
@@ -252,19 +253,58 @@ def test_create_store__the_same_again_is_no_work(place):
     assert (again.generation, again.fingerprint) == (1, first.fingerprint)
 
 
-def test_create_store__fresh_replaces_a_store_and_leaves_foreign_files(place):
-    store = create_store(place, prepared(IDS)).append(prepared(["new"])).delete(["new"])
-    foreign = [Path(place, name) for name in ("notes.txt", "X/notes.txt", "segments/n", "obs/a/b")]
+def test_create_store__fresh_clears_unfinished_work_and_leaves_foreign_files(place):
+    interrupted(place, KeyboardInterrupt())
+    foreign = [Path(place, name) for name in ("notes.txt", "X/notes.txt", "obs/a/b")]
     for path in foreign:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text("mine")
     fresh = create_store(place, prepared(IDS, "csr", 1), layout="csr", fresh=True)
     assert (fresh.generation, fresh.layout) == (1, "csr")
     assert content_of(fresh) == rows_of(IDS, 1)
     assert all(path.read_text() == "mine" for path in foreign)
-    with pytest.raises(StoreError):
-        store.matrix().read_all()
     assert {finding.problem for finding in fresh.verify()} == {"foreign"}
+
+
+def test_create_store__fresh_never_removes_what_is_complete(place):
+    create_store(place, prepared(IDS))
+    with pytest.raises(InputError, match="expected no store yet"):
+        create_store(place, prepared(IDS, salt=1), fresh=True)
+    assert content_of(open_store(place)) == rows_of(IDS)
+
+
+def test_create_store__a_results_store_is_left_alone(place):
+    results = ResultsStore(place)
+    with results.begin("kind", {}, 0, "input") as draft:
+        draft.write("a", b"a")
+        draft.publish()
+    with results.open_version() as reader:
+        for fresh in (False, True):
+            with pytest.raises(InputError, match="a results store"):
+                create_store(place, prepared(IDS), fresh=fresh)
+        assert reader.read("a") == b"a"
+    assert results.verify() == []
+
+
+def test_results__a_matrix_store_is_left_alone(place):
+    store = create_store(place, prepared(IDS))
+    with pytest.raises(InputError, match="a matrix store"):
+        ResultsStore(place).begin("kind", {}, 0, "input")
+    assert store.verify() == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"layout": "sparse"}, {"codec": "cold"}, {"duplicates": "frist"}]
+)
+def test_create_store__misspelt_options_are_refused(place, wrong):
+    with pytest.raises(InputError, match="expected one of"):
+        create_store(place, prepared(IDS), **wrong)
+    assert open_objects(place).list() == []
+
+
+def test_create_store__a_lost_connection_leaves_the_work_to_be_taken_up(place):
+    interrupted(place, ConnectionResetError(104, "reset"))
+    assert open_objects(place).list(".distclust/ingest") != []
 
 
 def test_create_store__fresh_without_a_store_removes_nothing(place):

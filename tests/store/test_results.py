@@ -4,7 +4,6 @@ import datetime
 import json
 import os
 import pickle
-import signal
 import time
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from distclust.store.results import DAY, ResultsStore
 from distclust.store.sealed import seal, unseal
 from distclust.store.shelf import CONDEMNED, LEASES, POINTER
 from distclust.store.versions import SEAL, VERSIONS, is_id, new_id, time_of
-from tests.faults import every_fault
+from tests.faults import every_fault, fork
 
 WORK = {"kind": "bhc", "parameters": {"alpha": 1.5, "tuple": (1, 2)}, "seed": 7}
 FINGERPRINT = "0123abcd"
@@ -133,19 +132,21 @@ def test_store__pickles(quick):
 def test_store__readers_in_other_processes_see_one_version(tmp_path):
     store = ResultsStore(tmp_path / "results")
     publish(store, b"0" * 100)
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
+
+    def publish_many() -> int:
         for i in range(1, 30):
             publish(store, b"%d" % (i % 10) * 100)
-        os._exit(0)
+        return 0
+
+    wait = fork(publish_many)
     seen = set()
-    while os.waitpid(child, os.WNOHANG)[0] == 0:
+    while len(store.names()) < 30:
         found = read_all(store)
         content = found["labels.csv"]
         assert found == files_of(content)
         assert len(set(content)) == 1
         seen.add(content)
+    assert wait() == 0
     assert len(seen) > 3
 
 

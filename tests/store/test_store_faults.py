@@ -7,6 +7,7 @@ refusal leaves is nothing.
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import shutil
@@ -18,7 +19,7 @@ import pytest
 
 from distclust.errors import ConflictError, InputError, StoreError
 from distclust.store.matrix_store import MatrixStore, create_store, open_store
-from distclust.store.objects import open_objects
+from distclust.store.objects import LocalObjects, open_objects
 from tests import corpora
 from tests.corpora import blocks_of, content_of, plain, text_ids
 from tests.faults import every_fault, run_with_fault
@@ -274,8 +275,7 @@ def test_refusal__nothing_is_published_and_the_space_comes_back(tmp_path, name, 
     )
 
 
-@pytest.mark.parametrize("fault", ["disk full", "no permission"])
-def test_refusal__a_failed_ingest_leaves_nothing(tmp_path, fault):
+def test_refusal__a_failed_ingest_leaves_nothing(tmp_path):
     def check(place: str, completed: bool) -> None:
         if completed:
             assert content_of(open_store(place)) == rows_of(IDS)
@@ -288,8 +288,28 @@ def test_refusal__a_failed_ingest_leaves_nothing(tmp_path, fault):
         prepare=lambda place: None,
         action=lambda place: create_store(place, plain(IDS), identity="a.csv"),
         check=check,
-        fault=fault,
+        fault="disk full",
     )
+
+
+def test_refusal__what_cannot_be_removed_does_not_hide_why(tmp_path, monkeypatch):
+    store = start(str(tmp_path / "store"))
+    write = LocalObjects.write
+
+    def refuse(objects: Any, key: str, *buffers: Any) -> None:
+        if "/X/c/1/" in key:
+            raise OSError(errno.ENOSPC, "the disk is full", key)
+        write(objects, key, *buffers)
+
+    def keep(objects: Any, prefix: str) -> None:
+        raise OSError(errno.EACCES, "not allowed", prefix)
+
+    monkeypatch.setattr(LocalObjects, "write", refuse)
+    monkeypatch.setattr(LocalObjects, "delete_tree", keep)
+    with pytest.raises(OSError, match="the disk is full") as caught:
+        store.append(plain(MORE))
+    assert "could be removed" in caught.value.__notes__[0]
+    assert content_of(store.refresh()) == BEFORE
 
 
 def test_kill__on_an_object_store(s3_url):
@@ -300,7 +320,7 @@ def test_kill__on_an_object_store(s3_url):
         rows = content_of(open_store(place))
         assert rows == after or (rows == BEFORE and not completed)
 
-    for n_before in range(1, 1000, 12):
+    for n_before in range(3, 1000, 17):
         place = f"{s3_url}/{n_before}"
         start(place)
         finished = run_with_fault(lambda place: change(open_store(place), "dense"), place, n_before)

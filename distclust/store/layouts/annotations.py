@@ -93,8 +93,12 @@ def _typed(values: Array, kind: ObsKind, name: str) -> Array:
     """Values in the type of their kind, none of them changed by it."""
     with np.errstate(invalid="ignore"):
         typed = values.astype(_DTYPES[kind])
-    is_equal = typed == values
-    if not (is_equal | (values != values)).all():
+        is_equal = typed == values
+        if values.dtype.kind in "iu":  # numpy compares large ones as it rounds them
+            is_equal &= typed.astype(values.dtype) == values
+    if kind == "real":
+        is_equal |= values != values
+    if not is_equal.all():
         got = repr(values[~is_equal][0])
         raise InputError(name, f"{kind} values", got, "Convert the column, or keep it as text.")
     return typed

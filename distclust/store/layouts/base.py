@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -22,7 +22,7 @@ from distclust.store.arrays import ArraySpec, StoredArray
 from distclust.store.codecs import TEXT, Blosc, Chain, Crc32c, Zstd
 from distclust.store.matrix import Block, block_dtype, block_rows_for
 from distclust.store.rows import Rows, RowSource
-from distclust.store.surveys import LayoutName, Survey, canonical_values
+from distclust.store.surveys import LayoutName, Survey, canonical_values, pieces_of
 
 Array: TypeAlias = npt.NDArray[Any]
 CodecName: TypeAlias = Literal["hot", "packed"]
@@ -187,6 +187,26 @@ class Layout(ABC):
         if values.shape != (stop - start, self.spec.n_features) or values.nnz != after - before:
             raise changed(start, stop)
         return values
+
+
+def read_sparse(source: RowSource, start: int, stop: int) -> Rows:
+    """Rows ``[start, stop)`` with sparse values; dense ones are never in memory all at once."""
+    if source.is_sparse:
+        return source.read(start, stop)
+    parts: list[Rows] = []
+    blocks: list[Any] = []
+    for first, last in pieces_of(source, start, stop):
+        part = source.read(first, last)
+        block = scipy.sparse.csr_array(canonical_values(part))
+        if block.shape != (last - first, source.n_features):
+            raise changed(first, last)
+        blocks.append(block)
+        parts.append(replace(part, values=block))  # lets go of the dense values
+    return Rows(
+        scipy.sparse.vstack(blocks, format="csr"),
+        np.concatenate([part.ids for part in parts]),
+        {name: np.concatenate([part.obs[name] for part in parts]) for name in parts[0].obs},
+    )
 
 
 def changed(start: int, stop: int) -> InputError:

@@ -25,6 +25,7 @@ from distclust.store.layouts.base import (
     ValuesReader,
     changed,
     encoded,
+    read_sparse,
 )
 from distclust.store.rows import Rows, RowSource
 from distclust.store.surveys import UNIT_ROWS, Survey, canonical_values
@@ -97,7 +98,7 @@ class CsrLayout(Layout):
         units = self.survey.unit_nonzeros[start // UNIT_ROWS : -(-stop // UNIT_ROWS)]
         n_units = int(np.searchsorted(np.cumsum(units), n_nonzeros)) + 1
         stop = min(start + n_units * UNIT_ROWS, stop)
-        values = scipy.sparse.csr_array(canonical_values(source.read(start, stop)))
+        values = scipy.sparse.csr_array(canonical_values(read_sparse(source, start, stop)))
         if values.nnz != units[:n_units].sum():
             raise changed(start, stop)
         return values

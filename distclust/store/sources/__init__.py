@@ -10,6 +10,7 @@ object itself). Formats are imported when they are needed.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Sequence
@@ -106,6 +107,7 @@ def format_of(file: SourceFile) -> str:
 
 
 def _make(module: str, what: Any, options: SourceOptions) -> Source:
+    options = _with_rule(options)
     maker = importlib.import_module(f"distclust.store.sources.{module}").make_source
     source = cast("Source", maker(what, options))
     if options.binarise is None:
@@ -113,6 +115,22 @@ def _make(module: str, what: Any, options: SourceOptions) -> Source:
     from distclust.store.sources.binarise import BinarisedSource
 
     return BinarisedSource(source, options)
+
+
+def _with_rule(options: SourceOptions) -> SourceOptions:
+    """Return the options with the rule of the store that rows are to join, if it has one."""
+    if options.expected is None:
+        return options
+    from distclust.store.sources.binarise import FACT
+
+    known = options.expected.facts.get(FACT)
+    if options.binarise is None:
+        return dataclasses.replace(options, binarise=known["rule"] if known else None)
+    if known is None or known["rule"] != options.binarise:
+        expected = f"the rule {known['rule']!r} of the store" if known else "none, as in the store"
+        hint = "Leave --binarise out: rows that join a store are turned as it was."
+        raise InputError("binarise", expected, repr(options.binarise), hint)
+    return options
 
 
 def _is_list_of_paths(spec: Any) -> bool:

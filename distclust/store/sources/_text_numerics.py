@@ -208,9 +208,7 @@ def read_short_numbers(
             if n_digits == 0:
                 value = np.nan
                 n_missing[column] += 1
-            # A whole number has no negative zero.
-            negate = is_negative and (has_point or mantissa != 0)
-            numbers[n_numbers] = -value if negate else value
+            numbers[n_numbers] = -value if is_negative else value
             n_numbers += _ONE
             i = _skip_return(data, i, newline)
         else:

@@ -8,6 +8,7 @@ that reads any range of rows, as often as the writer of a store likes, from any 
 
 from __future__ import annotations
 
+import contextlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -227,6 +228,10 @@ class Source(ABC):
 
         Work that stopped is taken up again only if this is the same.
         """
+
+    def held(self) -> contextlib.AbstractContextManager[object]:
+        """Keep the rows from being removed while the context is open."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def prepare(self, scratch: Scratch, mapper: Mapper) -> Prepared:

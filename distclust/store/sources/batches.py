@@ -11,9 +11,8 @@ import numpy.typing as npt
 import scipy.sparse
 
 from distclust.errors import InputError
-from distclust.store.matrix import canonical_csr
 from distclust.store.sources.annotations import pack_annotation
-from distclust.store.sources.flat import flatten_csr
+from distclust.store.sources.flat import flatten_csr, sum_repeated
 from distclust.store.sources.spool import Parsed
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -124,7 +123,7 @@ def _check_numbers(block: Any, where: str) -> Any:
         if is_wrong.any():
             hint = "Replace it by a finite number; in an array NaN is a missing value."
             raise InputError(where, "finite numbers", f"{values[is_wrong][0]}", hint)
-    return canonical_csr(block) if is_sparse else block.astype(block.dtype.newbyteorder("="))
+    return sum_repeated(block) if is_sparse else block.astype(block.dtype.newbyteorder("="))
 
 
 def _check_ids(ids: Any, block: Any, where: str) -> Array | None:

@@ -163,8 +163,15 @@ def binarise(
     Raises
     ------
     InputError
-        If there are categories, or if what is known was learned by another rule.
+        If there are categories, if what is known was learned by another rule, or if the
+        rows come from a store that was binarised in another way.
     """
+    done = prepared.facts.get(FACT)
+    if done is not None:  # another store, whose values are zeros and ones already
+        if done == known:
+            return prepared
+        hint = "Ingest the rows that it was made from."
+        raise InputError("binarise", "numbers", f"a store made by {done['rule']!r}", hint)
     for column in prepared.columns:
         if column.kind == "category":
             got = f"column {column.name!r} of categories"

@@ -92,7 +92,19 @@ def gather_numbers(columns: Sequence[pa.ChunkedArray], n_rows: int) -> Array:
             is_empty = types.is_null(part.type)
             rows[:, k] = np.nan if is_empty else part.to_numpy(zero_copy_only=False)
         row += batch.num_rows
-    return out
+    return without_negative_zero(out)
+
+
+def without_negative_zero(matrix: Array) -> Array:
+    """Return numbers with one zero only, in place where they can be written.
+
+    Otherwise "-0" would be one or the other, depending on what else its piece holds.
+    """
+    if matrix.dtype.kind != "f":
+        return matrix
+    zero = matrix.dtype.type(0.0)
+    changed: Array = np.add(matrix, zero, out=matrix if matrix.flags.writeable else None)
+    return changed
 
 
 def _needs_cast(column: pa.ChunkedArray) -> bool:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from distclust.store.matrix import canonical_csr
+from distclust.store.sources.schema import smallest_integer
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -19,6 +20,20 @@ def flatten_csr(csr: Any) -> dict[str, Array]:
     """Return the arrays of sparse rows; patterns need no values."""
     arrays = {"indices": csr.indices, "indptr": csr.indptr}
     return arrays if csr.dtype == np.bool_ else {**arrays, "data": csr.data}
+
+
+def sum_repeated(matrix: Any) -> scipy.sparse.csr_array:
+    """Return any sparse matrix as canonical rows; values at one place add up.
+
+    Whole numbers keep their type if it holds the sums, and else get the smallest that does.
+    """
+    dtype = matrix.dtype.newbyteorder("=")
+    if dtype.kind not in "iu" or (matrix.format == "csr" and matrix.has_canonical_format):
+        return canonical_csr(matrix)
+    csr = canonical_csr(matrix.astype(np.uint64 if dtype.kind == "u" else np.int64))
+    low, high = (int(csr.data.min()), int(csr.data.max())) if csr.nnz else (0, 0)
+    is_held = np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max
+    return canonical_csr(csr.astype(dtype if is_held else smallest_integer(low, high)))
 
 
 def rebuild_csr(arrays: Mapping[str, Array], n_features: int) -> scipy.sparse.csr_array:

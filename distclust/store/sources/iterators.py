@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from distclust.errors import InputError
+from distclust.errors import InputError, OtherRowsError
 from distclust.store.matrix import default_columns, number_kind
 from distclust.store.rows import Rows
 from distclust.store.sources.annotations import settle_kind, unpack_annotation
@@ -97,9 +97,9 @@ class IteratorSource(Source):
         if spool.find(number + 1) is not None:
             raise self._changed("fewer")
 
-    def _changed(self, got: str) -> InputError:
-        hint = "Pass an iterator that yields the same rows, or start over."
-        return InputError(self.name, "the rows of the run that is taken up", got, hint)
+    def _changed(self, got: str) -> OtherRowsError:
+        hint = "Pass an iterator that yields the same rows, or start over (fresh)."
+        return OtherRowsError(self.name, "the rows of the run that is taken up", got, hint)
 
     def _prepare_numbers(self, spool: Spool, pieces: Sequence[Piece]) -> Prepared:
         self._options.refuse_columns(self.name, "numbers without names")

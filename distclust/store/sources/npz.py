@@ -7,6 +7,7 @@ lie together, sparse formats other than CSR) is read whole if it is small, else 
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,18 +19,21 @@ import numpy.typing as npt
 import scipy.sparse
 
 from distclust.errors import CapacityError, InputError
-from distclust.store.matrix import canonical_csr, default_columns, number_kind, slice_csr
+from distclust.store.matrix import default_columns, number_kind, slice_csr
 from distclust.store.rows import Rows
 from distclust.store.sources.base import Prepared, Scratch
 from distclust.store.sources.cells import narrow
 from distclust.store.sources.files import SourceFile
-from distclust.store.sources.flat import flatten_csr, rebuild_csr
+from distclust.store.sources.flat import flatten_csr, rebuild_csr, sum_repeated
 from distclust.store.sources.numpy_files import (
     HINT,
     Member,
     check_finite,
     check_matrix,
+    check_shape,
     check_type,
+    is_sparse_archive,
+    make_sparse,
     member_names,
     open_archive,
 )
@@ -85,7 +89,7 @@ def parse_archive(file: SourceFile) -> Packing:
     """Yield functions that pack the rows of an archive, some MB at a time."""
     with open_archive(file) as archive:
         names = member_names(archive)
-        if {"format", "data", "shape"} <= set(names):
+        if is_sparse_archive(names):
             yield from _parse_sparse(archive, file)
         elif len(names) == 1:
             yield from _parse_dense(archive, names[0], file)
@@ -124,39 +128,52 @@ def _kept_type(values: Any) -> str:
     return str(np.dtype(np.float32 if values.dtype.itemsize <= 4 else np.float64).str)
 
 
-def _check_small(archive: zipfile.ZipFile, file: SourceFile, got: str, hint: str) -> None:
-    n_bytes = sum(member.file_size for member in archive.infolist())
+def _check_small(
+    archive: zipfile.ZipFile, file: SourceFile, got: str, hint: str, more_bytes: int = 0
+) -> None:
+    n_bytes = more_bytes + sum(member.file_size for member in archive.infolist())
     if n_bytes > _LARGEST_WHOLE:
         expected = f"rows that lie together in more than {_LARGEST_WHOLE >> 20} MB"
         raise CapacityError(file.url, expected, f"{got} in {n_bytes >> 20} MB", hint)
 
 
 def _parse_sparse(archive: zipfile.ZipFile, file: SourceFile) -> Packing:
-    form = str(Member(archive, "format.npy").read(1).astype(str)[0])
-    n_rows, n_features = Member(archive, "shape.npy").read(2).tolist()
+    form = str(_read_small(archive, "format", 1).astype(str)[0])
+    n_rows, n_features = map(int, _read_small(archive, "shape", 2))
+    check_shape(n_rows, n_features)
     if form == "csr":
-        yield from _parse_csr(archive, int(n_rows), int(n_features), file)
+        yield from _parse_csr(archive, n_rows, n_features, file)
         return
     hint = "Save it as scipy.sparse.save_npz(path, matrix.tocsr())."
-    _check_small(archive, file, f"a sparse matrix in {form.upper()} format", hint)
-    with file.open() as raw:
-        csr = canonical_csr(scipy.sparse.load_npz(raw))
+    _check_small(archive, file, f"a sparse matrix in {form.upper()} format", hint, 8 * n_rows)
+    with file.open() as raw, np.load(raw, allow_pickle=False) as arrays:
+        csr = sum_repeated(make_sparse(dict(arrays)))
     starts = range(0, csr.shape[0], _ROWS_AT_ONCE)
     for start in starts:
         rows = slice_csr(csr, start, min(start + _ROWS_AT_ONCE, csr.shape[0]))
         yield partial(_pack_csr, rows.data, rows.indices, rows.indptr, csr.shape[1], file.url)
 
 
+def _read_small(archive: zipfile.ZipFile, name: str, n_values: int) -> Array:
+    member = Member(archive, f"{name}.npy")
+    values = member.read(n_values)
+    member.finish()
+    return values
+
+
 def _parse_csr(archive: zipfile.ZipFile, n_rows: int, n_features: int, file: SourceFile) -> Packing:
     data, indices, indptr = (
         Member(archive, f"{name}.npy") for name in ("data", "indices", "indptr")
     )
-    n_entries = data.header.shape[0]
-    if indptr.header.shape != (n_rows + 1,) or indices.header.shape != (n_entries,):
+    n_entries = math.prod(data.header.shape)
+    is_whole = all(member.header.dtype.kind in "iu" for member in (indices, indptr))
+    is_whole &= data.header.shape == indices.header.shape == (n_entries,)
+    if not is_whole or indptr.header.shape != (n_rows + 1,):
         raise ValueError("parts of a sparse matrix that do not fit together")
     end = int(indptr.read(1)[0])
     for start in range(0, n_rows, _ROWS_AT_ONCE):
-        ends = np.concatenate([[end], indptr.read(min(_ROWS_AT_ONCE, n_rows - start))])
+        following = indptr.read(min(_ROWS_AT_ONCE, n_rows - start)).astype(np.int64)
+        ends = np.concatenate([[end], following])
         if ends[0] != (end if start else 0) or (np.diff(ends) < 0).any() or ends[-1] > n_entries:
             raise ValueError("rows of a sparse matrix that do not follow each other")
         end = int(ends[-1])
@@ -188,7 +205,7 @@ def _pack_csr(data: Array, indices: Array, indptr: Array, n_features: int, url: 
         hint = "Replace the value; sparse rows have no missing ones."
         raise InputError(url, "finite numbers", "infinite or missing values", hint)
     shape = (len(indptr) - 1, n_features)
-    csr = canonical_csr(scipy.sparse.csr_array((data, indices, indptr), shape=shape))
+    csr = sum_repeated(scipy.sparse.csr_array((data, indices, indptr), shape=shape))
     survey = {"form": ["sparse", n_features], "dtype": csr.dtype.str, "bounds": None}
     return Parsed(shape[0], flatten_csr(csr), survey)
 

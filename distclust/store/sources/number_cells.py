@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from distclust.errors import InputError
 from distclust.store.sources.cell_reader import MISSING, Grid
+from distclust.store.sources.cells import without_negative_zero
 from distclust.store.sources.header import Header, records
 from distclust.store.sources.packing import Numbers
 from distclust.store.sources.schema import INTEGER, REAL, Roles, smallest_integer
@@ -176,8 +177,6 @@ def _shape(
     if column.null_count:
         n_missing = column.is_null().to_numpy().reshape(n_rows, -1).sum(axis=0)
     matrix = column.to_numpy().reshape(n_rows, -1)
-    if matrix.dtype.kind == "f" and not is_real.all():
-        matrix = matrix + np.where(is_real, -0.0, 0.0)  # a whole number has no negative zero
     return _described(matrix, places, is_real, n_missing)
 
 
@@ -186,4 +185,4 @@ def _described(
 ) -> Numbers:
     flags = np.where(is_real, REAL, INTEGER).astype(np.uint8)
     flags[n_missing == len(matrix)] = 0
-    return Numbers(matrix, places, flags, n_missing)
+    return Numbers(without_negative_zero(matrix), places, flags, n_missing)

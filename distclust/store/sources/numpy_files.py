@@ -6,7 +6,7 @@ import math
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, TypeAlias
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from distclust.errors import InputError
 from distclust.store.sources.files import SourceFile
+from distclust.store.sources.lines import MOST_FEATURES
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -25,6 +26,11 @@ _READ_ERRORS = (
     ValueError, KeyError, TypeError, EOFError, SyntaxError, tokenize.TokenError,
     NotImplementedError, OverflowError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
+# What says where the values of a sparse matrix lie, by its format.
+_PLACES = {
+    "csr": ("indices", "indptr"), "csc": ("indices", "indptr"), "bsr": ("indices", "indptr"),
+    "coo": ("row", "col"), "dia": ("offsets",),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -119,8 +125,13 @@ class Member:
     """
 
     def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
+        facts = archive.getinfo(name)
+        is_usual = facts.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+        is_encrypted = bool(facts.flag_bits & 1)
+        if not is_usual or is_encrypted or facts.header_offset < 0:
+            raise ValueError("a part that numpy would not have written")
         self._stream: Any = archive.open(name)
-        self.header = read_array_header(self._stream, archive.getinfo(name).file_size)
+        self.header = read_array_header(self._stream, facts.file_size)
 
     def read(self, n_values: int) -> Array:
         """Return the next values, shape (n_values,)."""
@@ -144,3 +155,74 @@ def open_archive(file: SourceFile) -> Iterator[zipfile.ZipFile]:
 def member_names(archive: zipfile.ZipFile) -> list[str]:
     """Return the names of the arrays of an archive."""
     return [name.removesuffix(".npy") for name in archive.namelist()]
+
+
+def is_sparse_archive(names: Iterable[str]) -> bool:
+    """Whether the arrays of an archive are those of a sparse matrix as scipy saves it."""
+    return {"format", "data", "shape"} <= set(names)
+
+
+def check_shape(n_rows: int, n_features: int) -> None:
+    """Refuse what cannot be the shape of a sparse matrix; its values do not tell."""
+    if n_rows < 1 or n_features < 1:
+        raise ValueError(f"{n_rows} rows and {n_features} columns")
+    if n_features > MOST_FEATURES:
+        raise ValueError(f"more than {MOST_FEATURES} columns")
+
+
+def make_sparse(arrays: Mapping[str, Array]) -> Any:
+    """Return the sparse matrix that is made of the arrays of an archive.
+
+    scipy trusts the places of values, and its compiled code reads and writes wherever they
+    lead, so all of them are looked at before.
+
+    Raises
+    ------
+    ValueError
+        If they lead out of the matrix, or do not fit together.
+    KeyError
+        If an array is not there.
+    """
+    import scipy.sparse
+
+    form = str(arrays["format"].astype(str)[()])
+    if form not in _PLACES:
+        raise ValueError(f"a sparse matrix in {form!r:.20} format")
+    if form == "coo" and "coords" in arrays:
+        arrays = {**arrays, "row": arrays["coords"][0], "col": arrays["coords"][1]}
+    data, *places = (arrays[name] for name in ("data", *_PLACES[form]))
+    if any(place.ndim != 1 or place.dtype.kind not in "iu" for place in places):
+        raise ValueError("places of values that are no whole numbers")
+    n_rows, n_columns = (int(length) for length in arrays["shape"])
+    check_shape(n_rows, n_columns)
+    if form == "coo":
+        _check_within(places[0], 0, n_rows)
+        _check_within(places[1], 0, n_columns)
+    elif form == "dia":
+        _check_within(places[0], 1 - n_rows, n_columns)
+    else:
+        _check_compressed(form, data, *places, n_rows, n_columns)
+    parts = (data, tuple(places)) if form == "coo" else (data, *places)
+    made = getattr(scipy.sparse, f"{form}_array")
+    return made(parts, shape=(n_rows, n_columns))
+
+
+def _check_within(places: Array, start: int, stop: int) -> None:
+    if len(places) and not start <= int(places.min()) <= int(places.max()) < stop:
+        raise ValueError("values outside of a sparse matrix")
+
+
+def _check_compressed(
+    form: str, data: Array, indices: Array, indptr: Array, n_rows: int, n_columns: int
+) -> None:
+    """Refuse compressed rows, columns or blocks that do not fit together."""
+    height, width = data.shape[1:] if form == "bsr" else (1, 1)
+    if not height or not width or n_rows % height or n_columns % width:
+        raise ValueError("blocks that do not fill a sparse matrix")
+    lengths = n_rows // height, n_columns // width
+    n_lines, n_places = lengths[::-1] if form == "csc" else lengths
+    _check_within(indices, 0, n_places)
+    is_whole = len(indptr) == n_lines + 1 and len(indices) == len(data)
+    _check_within(indptr, 0, len(indices) + 1)
+    if not is_whole or indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
+        raise ValueError("parts of a sparse matrix that do not fit together")

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.store.sources import cells
-from distclust.store.sources.schema import BOOL, Roles, Schema, Survey, TextFacts
+from distclust.store.sources.schema import BOOL, TEXT, Roles, Schema, Survey, TextFacts
 from distclust.store.sources.spool import Parsed, Piece, Spool
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def _flags(
         found[j] = cells.flag_of(column.type, f"column {roles.names[j]!r}")
     for j, flag in known.items():
         found[j] = flag
+    for j in roles.as_text & columns.keys():
+        found[j] = found[j] and TEXT
     if numbers is not None:
         found[list(numbers.places)] = numbers.flags
     return found

@@ -7,17 +7,13 @@ is a clean copy. Whatever other programs wrote is checked as far as it can be.
 
 from __future__ import annotations
 
-import hashlib
-import json
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 from distclust.store.sources.base import Prepared, Scratch, Source, SourceOptions
-from distclust.store.sources.files import file_system
 
 if TYPE_CHECKING:
     from distclust.store.mapping import Mapper
-
-_STAMPS = ("mtime", "ETag", "etag", "LastModified", "created")
 
 
 def make_source(url: str, options: SourceOptions) -> Source:
@@ -51,6 +47,10 @@ class OwnSource(Source):
         fingerprint = self._store.fingerprint
         return {"store": self.name, "fingerprint": fingerprint, "options": self._options.identity()}
 
+    def held(self) -> contextlib.AbstractContextManager[object]:
+        """Keep `gc` from removing the rows while the context is open."""
+        return self._store.matrix().held()
+
     def prepare(self, scratch: Scratch, mapper: Mapper) -> Prepared:
         """Return the live rows."""
         from distclust.store.generation import open_generation
@@ -73,7 +73,10 @@ class ForeignSource(Source):
 
     def identity(self) -> dict[str, Any]:
         """Return sizes and times of all its objects, and the options."""
-        return {"zarr": self.name, "stamp": stamp(self.name), "options": self._options.identity()}
+        from distclust.store.listing import list_objects
+
+        stamp = list_objects(self.name).stamp
+        return {"zarr": self.name, "stamp": stamp, "options": self._options.identity()}
 
     def prepare(self, scratch: Scratch, mapper: Mapper) -> Prepared:
         """Return the rows as they lie."""
@@ -87,14 +90,3 @@ class ForeignSource(Source):
             has_ids=not is_counted,
             notes=("The values cannot be verified: no checksums came with them.",),
         )
-
-
-def stamp(url: str) -> str:
-    """Return a digest of names, sizes and times of all objects below a path or URL."""
-    system, path = file_system(url)
-    found = system.find(path, detail=True)
-    facts = [
-        [name, facts["size"], *(str(facts[key]) for key in _STAMPS if key in facts)]
-        for name, facts in sorted(found.items())
-    ]
-    return hashlib.blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()

@@ -27,9 +27,15 @@ IDS = [f"row {i}" for i in range(8)] + ["ряд", "行"]
 COLUMNS = (
     Column("a", number="integer"),
     Column("b"),
-    Column("c", "category", ("no", "yes")),
+    Column("c", "category", ("no", "perhaps", "yes", "ж")),
     Column("d", number="bool"),
 )
+
+
+def columns_of(layout: str) -> tuple[Column, ...]:
+    """Categories are stored dense: code 0 is a level, not the absence of one."""
+    number = Column("c", number="integer")
+    return COLUMNS if layout == "dense" else (*COLUMNS[:2], number, COLUMNS[3])
 
 
 def values_of(layout: str) -> Any:
@@ -48,7 +54,7 @@ def rows_of(layout: str, values: Any, which: list[int]) -> Prepared:
     obs = {"note": notes, "weight": np.array(which, np.float64) / 4}
     kinds = {"note": "text", "weight": "real"}
     rows = ArrayRows(given, np.array([IDS[i] for i in which], object), obs)
-    return Prepared(rows, COLUMNS, kinds, "text", facts={"thresholds": [0.5, None]})
+    return Prepared(rows, columns_of(layout), kinds, "text", facts={"thresholds": [0.5, None]})
 
 
 def make(folder: Path, layout: str) -> dict[str, Any]:
@@ -65,6 +71,7 @@ def make(folder: Path, layout: str) -> dict[str, Any]:
     last[-2:] += last[-2:] > 0
     return {
         "layout": layout,
+        "kinds": [column.kind for column in columns_of(layout)],
         "ids": [IDS[i] for i in left],
         "values": [[None if np.isnan(value) else value for value in row] for row in last.tolist()],
         "notes": [None if i % 4 == 0 else f"note {i}" for i in left],
