@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,37 @@ def test_row_keys__depend_on_the_id_only():
     np.testing.assert_array_equal(
         seeding.row_keys(texts.astype("<U9")), seeding.row_keys(texts.astype(object))
     )
+
+
+MIXED = ["a", "é", "a\0", "", 0.1, 1e16, 1e300, float("nan"), None, True, 3, 10**25, b"ab"]
+MIXED += [np.float32(0.1), np.str_("x"), np.int64(4), np.datetime64("2024-01-02")]
+
+
+@pytest.mark.parametrize("row_id", MIXED)
+def test_row_keys__objects_hash_as_numpy_writes_them(row_id):
+    ids = np.empty(1, object)
+    ids[0] = row_id
+    np.testing.assert_array_equal(seeding.row_keys(ids), seeding.row_keys(ids.astype(str)))
+
+
+def test_row_keys__stay_the_same_between_releases():
+    ids = np.array(["a", "é", 0.5, None], object)
+    keys = [
+        3_405_396_810_240_292_928,
+        3_394_012_004_367_669_963,
+        237_726_477_914_003_235,
+        25_992_921_519_320_915,
+    ]
+    assert seeding.row_keys(ids).tolist() == keys
+
+
+def test_row_keys__one_long_id_does_not_make_all_long():
+    ids = np.array(["a"] * 5000 + ["b" * 50_000], object)
+    tracemalloc.start()
+    seeding.row_keys(ids)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 5e6  # 1 GB as an array of text
 
 
 @pytest.mark.statistical

@@ -72,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except OSError as error:  # disk full, a lost connection
         logging.getLogger(__name__).debug("failed", exc_info=True)
-        click.echo(f"{error.filename or 'distclust'}: {error.strerror or error}", err=True)
+        hint = "Check the place, its permissions and the space left."
+        click.echo(f"{error.filename or 'distclust'}: {error.strerror or error}. {hint}", err=True)
         return 1
     return code if isinstance(code, int) else 0
 

@@ -56,7 +56,12 @@ def _seconds(context: click.Context, option: click.Parameter, value: str) -> flo
     show_default=True,
     help="Which row to keep when ids repeat.",
 )
-@click.option("--format", "format_", help="Kind of source, where its name does not say.")
+@click.option(
+    "--format",
+    "format_",
+    help="Kind of source where its name does not say: csv, tsv, parquet, arrow, npy, npz, mtx, "
+    "svmlight, text, jsonl, zarr or h5ad.",
+)
 @click.option("--obs", multiple=True, help="A column to keep as an annotation, not a feature.")
 @click.option(
     "--binarise",
@@ -266,7 +271,7 @@ def rollback(store: str, version: str | None, **options: Any) -> None:
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="Newest versions that stay, beside the current one.",
+    help="Newest versions that stay; the current one always does.",
 )
 @click.option(
     "--grace",

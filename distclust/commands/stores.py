@@ -102,11 +102,13 @@ def _frequency(text: str | None, option: str) -> int | float | None:
 
 def info(store: str, common: Common) -> None:
     """Say what a store holds."""
+    opened = _open_any(store)
     if _no_plan_needed("info", common):
         return
-    from distclust.store.matrix_store import open_store
-
-    _say_store(open_store(store), "info", common)
+    if _is_results(opened):
+        list_versions(store, common)
+    else:
+        _say_store(opened, "info", common)
 
 
 def _say_store(store: MatrixStore, command: str, common: Common) -> None:
@@ -154,12 +156,11 @@ def delete(
     if not chosen:
         hint = "Name ids, or a file of them with --ids-from."
         raise InputError("delete", "at least one id", "none", hint)
+    opened = _open_matrix(store)
     if _no_plan_needed("delete", common):
         return
     with followed(common):
-        changed = _open_matrix(store).delete(
-            chosen, missing="ignore" if ignore_missing else "refuse"
-        )
+        changed = opened.delete(chosen, missing="ignore" if ignore_missing else "refuse")
     _say_store(changed, "delete", common)
 
 
@@ -193,9 +194,10 @@ def compact(store: str, scheduler: str | None, common: Common) -> None:
 
 def list_versions(store: str, common: Common) -> None:
     """List the versions of a store, the newest last."""
+    opened = _open_any(store)
     if _no_plan_needed("versions list", common):
         return
-    rows = _history(_open_any(store))
+    rows = _history(opened)
     if common.as_json:
         print_json({"command": "versions list", "store": store, "versions": rows})
         return
@@ -206,9 +208,9 @@ def list_versions(store: str, common: Common) -> None:
 
 def show_version(store: str, version: str | None, common: Common) -> None:
     """Show one version."""
+    facts = _find(_history(_open_any(store)), version, store)
     if _no_plan_needed("versions show", common):
         return
-    facts = _find(_history(_open_any(store)), version, store)
     if common.as_json:
         print_json({"command": "versions show", "store": store, **facts})
         return
@@ -219,9 +221,9 @@ def show_version(store: str, version: str | None, common: Common) -> None:
 
 def diff_versions(store: str, older: str, newer: str, common: Common) -> None:
     """Say what differs between two versions."""
+    opened = _open_any(store)
     if _no_plan_needed("versions diff", common):
         return
-    opened = _open_any(store)
     if _is_results(opened):
         differences = opened.diff(older, newer)
     else:
@@ -238,9 +240,9 @@ def diff_versions(store: str, older: str, newer: str, common: Common) -> None:
 
 def rollback(store: str, version: str | None, common: Common) -> None:
     """Make an earlier version current again."""
+    opened = _open_any(store)
     if _no_plan_needed("versions rollback", common):
         return
-    opened = _open_any(store)
     if _is_results(opened):
         current = opened.rollback(version).id
     else:
@@ -255,9 +257,9 @@ def rollback(store: str, version: str | None, common: Common) -> None:
 
 def gc(store: str, keep: int, grace: float, common: Common) -> None:
     """Remove old versions and leftovers."""
+    opened = _open_any(store)
     if _no_plan_needed("versions gc", common):
         return
-    opened = _open_any(store)
     swept = opened.gc(keep=keep, older_than=grace, grace=grace)
     facts = {
         name: [str(one) for one in found] if isinstance(found, tuple) else found
@@ -266,9 +268,9 @@ def gc(store: str, keep: int, grace: float, common: Common) -> None:
     if common.as_json:
         print_json({"command": "versions gc", "store": store, **facts})
     elif not common.quiet:
-        from distclust.report.stores import print_version
+        from distclust.report.stores import print_collection
 
-        print_version(console(), facts)
+        print_collection(console(), facts)
 
 
 def _open_any(store: str) -> Any:

@@ -48,8 +48,9 @@ class Plan:
     seconds: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain numbers, ready for JSON."""
-        return asdict(self)
+        """Return plain numbers, ready for JSON; what is not known is null."""
+        facts = asdict(self)
+        return facts if self.n_rows else {**facts, "n_rows": None, "n_features": None}
 
     def facts(self) -> Mapping[str, str]:
         """Return the plan in words."""

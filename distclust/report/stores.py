@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 
     from distclust.store.matrix_store import MatrixStore
 
-_HEADS = ("version", "created", "kind", "rows", "deleted", "size_bytes", "metrics")
+_HEADS = ("version", "created", "kind", "rows", "deleted", "size_bytes")
+_NUMBERS = ("rows", "deleted", "size_bytes")
 
 
 def describe_store(store: MatrixStore) -> dict[str, Any]:
     """Return what a store holds as JSON values, with the family that would be chosen."""
     from distclust.engine import map_ordered
-    from distclust.families import choose_family
+    from distclust.families import DiagonalGaussian, Gaussian, choose_family
 
     facts, matrix = store.info(), store.matrix()
     profile = store.profile(map_ordered, with_deleted=True)
     family, reason = choose_family(profile, matrix.columns, matrix.is_sparse)
+    name: str | None = type(family).__name__
+    if matrix.is_sparse and isinstance(family, (Gaussian, DiagonalGaussian)):
+        name, reason = None, "sparse real numbers: none is guessed, name one with --family"
     told = f"{reason} (judged with the deleted rows)" if facts["deleted"] else reason
-    return {**facts, "family": type(family).__name__, "family_reason": told}
+    return {**facts, "family": name, "family_reason": told}
 
 
 def print_store(console: Console, facts: Mapping[str, Any]) -> None:
@@ -42,7 +46,7 @@ def print_store(console: Console, facts: Mapping[str, Any]) -> None:
         "size": size(facts["size_bytes"]),
         "row ids": facts["ids"],
         "annotations": annotations or "none",
-        "generation": f"{facts['generation']}, written {_moment(facts['created'])}",
+        "generation": _generation(facts),
         "deleted rows": f"{facts['deleted']:,}",
         "fingerprint": facts["fingerprint"],
         "health": facts["health"],
@@ -50,22 +54,41 @@ def print_store(console: Console, facts: Mapping[str, Any]) -> None:
     print_facts(console, {name: value for name, value in told.items() if value != "0"})
 
 
+def _generation(facts: Mapping[str, Any]) -> str:
+    if not facts["generation"]:
+        return "none: written by another program"
+    return f"{facts['generation']}, written {_moment(facts['created'])}"
+
+
 def print_versions(console: Console, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print versions, one a line, the current one marked."""
+    """Print versions, one a line, the current one marked; metrics on a line below."""
     heads = [head for head in _HEADS if rows and head in rows[0]]
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    table.add_column("")
-    for head in heads:
-        is_number = head in ("rows", "deleted", "size_bytes")
-        table.add_column(
-            head.replace("_bytes", ""),
-            justify="right" if is_number else "left",
-            no_wrap=head != "metrics",
-        )
-    for row in rows:
-        cells = [_cell(head, row[head]) for head in heads]
-        table.add_row("*" if row["is_current"] else "", *map(Text, cells))
-    console.print(table)
+    cells = [[_cell(head, row[head]) for head in heads] for row in rows]
+    names = [head.replace("_bytes", "") for head in heads]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    _print_line(console, " ", names, widths, heads, style="bold")
+    for row, texts in zip(rows, cells, strict=True):
+        _print_line(console, "*" if row["is_current"] else " ", texts, widths, heads)
+        if row.get("metrics"):
+            console.print(Text(f"    {_text(row['metrics'])}", style="dim"))
+    if rows:
+        console.print("* the current one", style="dim", highlight=False)
+
+
+def _print_line(
+    console: Console,
+    mark: str,
+    texts: Sequence[str],
+    widths: Sequence[int],
+    heads: Sequence[str],
+    style: str = "",
+) -> None:
+    padded = [
+        text.rjust(width) if head in _NUMBERS else text.ljust(width)
+        for text, width, head in zip(texts, widths, heads, strict=True)
+    ]
+    line = Text(f"{mark} {'  '.join(padded)}".rstrip(), style=style)
+    console.print(line, no_wrap=True, overflow="ignore", crop=False)
 
 
 def print_version(console: Console, facts: Mapping[str, Any]) -> None:
@@ -75,11 +98,18 @@ def print_version(console: Console, facts: Mapping[str, Any]) -> None:
 
 
 def print_differences(console: Console, differences: Mapping[str, Any]) -> None:
-    """Print what differs between two versions, old and new."""
+    """Print what differs between two versions: older, newer, and for numbers the change."""
     if not differences:
         console.print("No differences.")
         return
-    print_facts(console, {name: _text(value) for name, value in _flat(differences)})
+    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
+    for head in ("", "older", "newer", "change"):
+        table.add_column(head)
+    for name, value in _flat(differences):
+        pair = list(value) if isinstance(value, (list, tuple)) else [value]
+        texts = [_cell(name, one) for one in pair[:2]] + [_text(one) for one in pair[2:3]]
+        table.add_row(name.replace("_", " "), *map(Text, texts))
+    console.print(table)
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> Sequence[tuple[str, Any]]:
@@ -114,3 +144,18 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_text, value)) or "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def print_collection(console: Console, facts: Mapping[str, Any]) -> None:
+    """Print what a collection removed and what it left."""
+    words = {
+        "generations": "versions removed",
+        "versions": "versions removed",
+        "drafts": "unfinished runs removed",
+        "spared": "left, being read",
+        "names": "segments and leftovers removed",
+    }
+    told = {words[name]: _text(found) for name, found in facts.items() if name in words}
+    print_facts(console, told)
+    if not facts.get("is_complete", True):
+        console.print("A writer may be at work: leftovers were not looked for.")

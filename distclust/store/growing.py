@@ -10,7 +10,6 @@ after it was published, it returns what is there.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -19,9 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.errors import ConflictError, InputError
-from distclust.store.columns import Features, extend_columns, recode_levels
+from distclust.store.columns import Features
+from distclust.store.fitting import fit_rows, free_id, given_ids
 from distclust.store.generation import Generation, encode_positions, open_generation
-from distclust.store.ids import Duplicates, GivenIds, SourceIds, Span, StoredIds, find_repeats
+from distclust.store.ids import Duplicates, SourceIds, StoredIds, find_repeats
 from distclust.store.manifest import (
     Manifest,
     SegmentEntry,
@@ -32,8 +32,8 @@ from distclust.store.manifest import (
 from distclust.store.mapping import Mapper, serial_map
 from distclust.store.matrix import Profile
 from distclust.store.objects import Objects
-from distclust.store.removal import has_begun, is_array
-from distclust.store.row_views import KeptRows, NumberedRows, RecodedRows
+from distclust.store.removal import has_begun
+from distclust.store.row_views import KeptRows
 from distclust.store.segments import (
     CodecName,
     LayoutName,
@@ -141,7 +141,9 @@ def append(base: Generation, incoming: Incoming, addition: Addition, action: str
     check_present(base)
     where = f"{action} in {objects.url}"
     with working(objects, _fingerprint(request, base.digest)) as work:
-        fitting = _fit(_prepare(incoming, work), base, addition, where)
+        fitting = fit_rows(
+            _prepare(incoming, work), base, addition.mapper, where, replacing=addition.replacing
+        )
         kept = _without_repeats(fitting, base.ids_of_rows, addition, work)
         if kept.rows.n_rows == 0:
             return base
@@ -167,7 +169,7 @@ def delete(
     check_present(base)
     manifest = base.manifest
     where = f"delete in {base.objects.url}"
-    given = _given_ids(ids, manifest, where)
+    given = given_ids(ids, manifest, where)
     with working(base.objects, fingerprint_of(None)) as work:
         is_exact = manifest.ids_kind == "integer"
         stored = base.ids_of_rows
@@ -206,7 +208,7 @@ def compact(base: Generation, provenance: Mapping[str, Any], mapper: Mapper) -> 
             segments=segments,
             tombstones=None,
             n_deleted=0,
-            next_id=_next_id(base, mapper),
+            next_id=free_id(base, mapper),
         )
         return work.publish(changed, after=base.number)
 
@@ -219,7 +221,7 @@ def roll_back(base: Generation, number: int, provenance: Mapping[str, Any]) -> G
         older = open_generation(objects, number)  # after the lease: gc leaves it from here on
         if older.manifest.fingerprint == base.manifest.fingerprint:
             return base
-        next_id = max(older.manifest.next_id, _next_id(base, serial_map))
+        next_id = max(older.manifest.next_id, free_id(base, serial_map))
         told = {**provenance, "generation": number}
         changed = replace(_described(older.manifest, "rollback", told), next_id=next_id)
         return work.publish(changed, after=base.number)
@@ -233,10 +235,10 @@ def _check_free(objects: Objects, where: str) -> None:
     if holds_results(objects):
         hint = "Choose another place."
         raise InputError(where, "a place without a store", "a results store", hint)
-    others = [key for key in objects.list() if is_array(key)]
+    others = objects.list()
     if others and not has_begun(objects):
-        got = f"{others[0]!r} of another program"
-        raise InputError(where, "a place without Zarr arrays", got, "Choose another place.")
+        got = f"{others[0]!r} in it"
+        raise InputError(where, "an empty place", got, "Choose another place.")
 
 
 def check_present(base: Generation) -> None:
@@ -286,32 +288,6 @@ def _prepare(incoming: Incoming, work: Work) -> Prepared:
     if isinstance(incoming, Prepared):
         return incoming
     return incoming(Scratch(work.objects, f"{work.scratch}/source"))
-
-
-def _fit(prepared: Prepared, base: Generation, addition: Addition, where: str) -> Prepared:
-    """Return new rows as rows of the store: its columns, codes and kinds of ids."""
-    manifest = base.manifest
-    columns = extend_columns(base.features.columns, prepared.columns, where)
-    rows = prepared.rows
-    if not prepared.has_ids and manifest.ids_kind == "integer" and not addition.replacing:
-        rows = NumberedRows(rows, _next_id(base, addition.mapper))
-    elif not prepared.has_ids:
-        hint = "Name the column of the ids (--ids)."
-        raise InputError(where, "row ids as in the store", "rows without ids", hint)
-    if prepared.ids_kind != manifest.ids_kind:
-        expected = f"{manifest.ids_kind} row ids as in the store"
-        raise InputError(where, expected, f"{prepared.ids_kind} ids", "Convert the ids.")
-    if dict(prepared.obs_kinds) != dict(manifest.obs):
-        expected = f"the annotations of the store ({_listed(dict(manifest.obs))})"
-        got = _listed(prepared.obs_kinds)
-        raise InputError(where, expected, got, "Bring the same annotations of the same kinds.")
-    if codes := recode_levels(columns, prepared.columns):
-        rows = RecodedRows(rows, codes)
-    return replace(prepared, rows=rows, columns=columns, obs_kinds=dict(manifest.obs))
-
-
-def _listed(kinds: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}: {kind}" for name, kind in kinds.items()) or "none"
 
 
 def _without_repeats(
@@ -426,31 +402,3 @@ def _write_features(work: Work, base: Generation, prepared: Prepared) -> Any:
     if prepared.columns == base.features.columns:
         return base.manifest.features
     return work.write_features(Features(prepared.columns, base.features.facts).encode())
-
-
-def _given_ids(ids: Sequence[Any], manifest: Manifest, where: str) -> GivenIds:
-    """Return ids as the store has them, each once."""
-    if manifest.ids_kind == "text":
-        return GivenIds(np.array(list(dict.fromkeys(map(str, ids))), object))
-    try:
-        return GivenIds(np.array(list(dict.fromkeys(map(_whole, ids))), np.int64))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(where, "whole numbers as ids", str(error), "Check the ids.") from error
-
-
-def _whole(row_id: Any) -> int:
-    # Ids from a command line or a file are text.
-    return int(row_id) if isinstance(row_id, str) else operator.index(row_id)
-
-
-def _next_id(base: Generation, mapper: Mapper) -> int:
-    """Return a number such that no row has it or a greater one, deleted rows included."""
-    if base.manifest.ids_kind != "integer":
-        return base.manifest.next_id
-    ids = StoredIds(base.readers)
-    largest = mapper(_largest_id, ids.spans, ids)
-    return max([base.manifest.next_id, *(id_ + 1 for id_ in largest)])
-
-
-def _largest_id(span: Span, ids: StoredIds) -> int:
-    return int(ids.take(np.arange(*span)).max())

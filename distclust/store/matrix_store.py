@@ -403,7 +403,8 @@ class MatrixStore:
             key for entry, table in pairs for key in missing_keys(objects, entry.path, table)
         ]
         if missing:
-            return f"damaged: {len(missing)} objects are missing, the first is {missing[0]}"
+            noun = "object is" if len(missing) == 1 else "objects are"
+            return f"damaged: {len(missing)} {noun} missing or cut short, the first: {missing[0]}"
         return "complete"
 
     def info(self) -> dict[str, Any]:

@@ -193,6 +193,8 @@ def open_objects(url: str | os.PathLike[str]) -> Objects:
     if not text:
         raise InputError("store", "a path or URL", "an empty name", "Name a folder.")
     if "://" not in text and "::" not in text:
+        if os.path.isfile(text):
+            raise InputError(text, "a folder or a URL", "a file", "Name the folder of a store.")
         return LocalObjects(text)
     from distclust.store.remote import RemoteObjects, check_driver
 

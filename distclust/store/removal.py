@@ -74,6 +74,14 @@ def segment_keys(path: str, segment: Segment) -> Iterator[str]:
             yield join(path, f"{name}/{array.key(number)}")
 
 
+def chunk_sizes(path: str, segment: Segment) -> Iterator[tuple[str, int]]:
+    """Yield the keys of all chunks of a segment with their sizes."""
+    for name, array in segment.arrays.items():
+        sizes = segment.tables[name].sizes.tolist()
+        for number in range(array.n_chunks):
+            yield join(path, f"{name}/{array.key(number)}"), sizes[number]
+
+
 def read_table(objects: Objects, name: str) -> Segment | None:
     """Return the table of a segment, or None if it was never finished or is damaged."""
     key = f"{TABLES}/{name}.table"

@@ -21,7 +21,7 @@ from distclust.store.manifest import (
 )
 from distclust.store.mapping import Mapper
 from distclust.store.objects import Finding, MissingObject, Objects
-from distclust.store.removal import drawn_name, is_array, is_hidden, segment_keys
+from distclust.store.removal import chunk_sizes, drawn_name, is_array, is_hidden, segment_keys
 from distclust.store.segments import Segment, verify_segment
 
 
@@ -64,9 +64,15 @@ def _verify_ledger(objects: Objects, generations: list[Generation]) -> Iterator[
 
 
 def missing_keys(objects: Objects, path: str, segment: Segment) -> list[str]:
-    """Return the objects of a segment that are not there, from a listing."""
+    """Return the objects of a segment that are not there, or visibly not whole.
+
+    Sizes are compared where asking for them costs nothing: on a local disk.
+    """
     there = set(objects.list(path))
-    return [key for key in segment_keys(path, segment) if key not in there]
+    missing = [key for key in segment_keys(path, segment) if key not in there]
+    if missing or not objects.is_local:
+        return missing
+    return [key for key, size in chunk_sizes(path, segment) if objects.size(key) != size]
 
 
 def _finding(key: str, error: StoreError) -> Finding:

@@ -212,6 +212,9 @@ class Work:
         self.finish()
         if not self.objects.list(HIDDEN):
             self.objects.delete_tree(HIDDEN)  # empty folders
+        if self.is_root and self.objects.path is not None:
+            with contextlib.suppress(OSError):  # somebody else's files are in it
+                self.objects.path.rmdir()
 
     def _is_published(self, keys: list[str]) -> bool:
         """Whether it was, after all: of a failing write one may not know."""
@@ -391,5 +394,5 @@ def _content_digest(segment: Segment) -> str:
 
 
 def _conflict(objects: Objects, got: str) -> ConflictError:
-    hint = "Let that one finish; to start over, pass fresh (--fresh)."
+    hint = "Let it finish; if nobody is at work, pass fresh (--fresh) to start over."
     return ConflictError(objects.url, "no other writer at this work", got, hint)

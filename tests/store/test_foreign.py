@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import warnings
 from collections.abc import Callable
@@ -17,7 +18,9 @@ import zarr
 
 from distclust.errors import InputError, StoreError
 from distclust.store.foreign import ForeignMatrix, open_foreign
+from distclust.store.foreign_store import ForeignStore
 from distclust.store.mapping import serial_map
+from distclust.store.matrix_store import open_store
 from distclust.store.objects import LocalObjects, Objects, open_objects
 from distclust.store.segments import SegmentReader, SegmentSpec, write_segment
 
@@ -207,6 +210,34 @@ def test_missing_chunks__that_are_not_zeros_are_always_refused(tmp_path: Path) -
         open_foreign(str(path), missing_chunks="zeros")
 
 
+@pytest.mark.parametrize("missing_chunks", ["refuse", "zeros"])
+@pytest.mark.parametrize("fill_value", [0.0, 7.0, np.nan])
+def test_missing_chunks__inside_a_shard_follow_the_same_rule(
+    tmp_path: Path, missing_chunks: Any, fill_value: float
+) -> None:
+    path = tmp_path / "p.zarr"
+    array = zarr.create_array(
+        path, shape=(8, 2), chunks=(2, 2), shards=(8, 2), dtype=float, fill_value=fill_value
+    )
+    array[0:2] = 1.0
+    matrix = open_foreign(str(path), missing_chunks=missing_chunks)
+    if missing_chunks == "zeros" and fill_value == 0:
+        np.testing.assert_array_equal(matrix.read_all(), array[:])
+    else:
+        with pytest.raises(StoreError, match=r"c/0/0.*inner chunk.*missing_chunks"):
+            matrix.read_all()
+
+
+def test_missing_chunks__past_the_end_of_an_array_hold_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "p.zarr"
+    X = np.arange(1.0, 19.0).reshape(9, 2)
+    array = zarr.create_array(
+        path, shape=X.shape, chunks=(2, 2), shards=(8, 2), dtype=float, fill_value=7.0
+    )
+    array[:] = X
+    np.testing.assert_array_equal(open_foreign(str(path)).read_all(), X)
+
+
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("X", [sp.csr_matrix((4, 3)), sp.csr_matrix(np.ones((4, 1)))])
 def test_missing_chunks__of_what_can_only_be_zeros_are_read(
@@ -331,6 +362,48 @@ def test_read__dense_values_may_be_missing(tmp_path: Path) -> None:
     np.testing.assert_array_equal(matrix.read_all(), X)
 
 
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (np.array([1, 2**63], np.uint64), r"below 2\*\*63, got 9223372036854775808"),
+        (pd.array([1, 2**53 + 1], dtype="Int64"), r"up to 9007199254740992 .* 9007199254740993"),
+        (pd.array([1, -(2**53) - 1], dtype="Int64"), r"up to 9007199254740992"),
+        (pd.array([1, 2**64 - 1], dtype="UInt64"), r"below 2\*\*63"),
+    ],
+)
+def test_read__numbers_that_would_change_are_refused(
+    tmp_path: Path, column: Any, expected: str
+) -> None:
+    obs = pd.DataFrame({"n": column}, index=["a", "b"])
+    matrix = open_foreign(str(write_anndata(tmp_path / "a.zarr", np.eye(2), 3, obs)))
+    with pytest.raises(StoreError, match=rf"obs/n.*{expected}.*as text"):
+        matrix.read(0, 2)
+    assert matrix.read(0, 1).obs["n"].tolist() == [1]
+
+
+def test_read__large_numbers_that_fit_are_kept(tmp_path: Path) -> None:
+    columns = {
+        "u": np.array([2**63 - 1, 0], np.uint64),
+        "n": pd.array([2**53, None], dtype="Int64"),
+    }
+    obs = pd.DataFrame(columns, index=["a", "b"])
+    path = write_anndata(tmp_path / "a.zarr", np.eye(2), 3, obs)
+    found = open_foreign(str(path)).read(0, 2).obs
+    assert found["u"].tolist() == [2**63 - 1, 0]
+    assert found["n"][0] == 2**53
+    zarr.open_array(path / "obs" / "n" / "values", mode="r+")[1] = 2**53 + 1  # behind the mask
+    assert np.isnan(open_foreign(str(path)).read(0, 2).obs["n"][1])
+
+
+def test_row_ids__numbers_that_would_change_are_refused(tmp_path: Path) -> None:
+    path = write_anndata(tmp_path / "a.zarr", np.eye(2), 3)
+    edit(path / "obs" / "zarr.json", lambda m: m["attributes"].update(_index="id"))
+    ids = np.array([1, 2**64 - 1], np.uint64)
+    zarr.create_array(path / "obs" / "id", data=ids)
+    with pytest.raises(StoreError, match="18446744073709551615"):
+        _ = open_foreign(str(path)).row_ids
+
+
 def test_read__codes_outside_are_refused(tmp_path: Path) -> None:
     path = write_anndata(tmp_path / "a.zarr", values("csr"), 3, frame())
     zarr.open_array(path / "obs" / "kind" / "codes", mode="r+")[:] = 2
@@ -375,6 +448,49 @@ def test_open_foreign__an_array_of_other_dimensions_is_refused(tmp_path: Path) -
         zarr.create_array(tmp_path / "p.zarr", shape=shape, dtype=float, overwrite=True)
         with pytest.raises(StoreError, match="expected"):
             open_foreign(str(tmp_path / "p.zarr"), missing_chunks="zeros")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_open_foreign__chunks_too_large_for_memory_are_refused(
+    tmp_path: Path, version: int
+) -> None:
+    shape = (2**17, 2**14)  # 16 GiB of float64 in one chunk
+    path = tmp_path / "p.zarr"
+    array = zarr.create_array(path, shape=shape, chunks=shape, dtype=float, zarr_format=version)
+    chunk = path / ("0.0" if version == 2 else "c/0/0")
+    chunk.parent.mkdir(parents=True, exist_ok=True)
+    chunk.write_bytes(b"compressed")
+    assert array.nbytes == 2**34
+    with pytest.raises(StoreError, match="at most 1,073,741,824 bytes"):
+        open_foreign(str(path))
+
+
+def test_foreign_store__fingerprint_changes_with_a_chunk_of_equal_size(tmp_path: Path) -> None:
+    path = tmp_path / "p.zarr"
+    array = zarr.create_array(path, data=np.ones((4, 2)), chunks=(4, 2), compressors=None)
+    before = open_store(path)
+    assert before.fingerprint == open_store(path).fingerprint
+    assert before.size_bytes == sum(f.stat().st_size for f in path.rglob("*") if f.is_file())
+    chunk = path / "c" / "0" / "0"
+    os.utime(chunk, (1, 1))  # clocks are too coarse for what follows
+    older = open_store(path)
+    array[:] = 2.0
+    after = open_store(path)
+    assert after.size_bytes == before.size_bytes
+    assert len({before.fingerprint, older.fingerprint, after.fingerprint}) == 3
+
+
+def test_foreign_store__sizes_come_from_the_listing(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = LocalObjects(write_anndata(tmp_path / "a.zarr", values("csr"), 3))
+    for key in source.list():
+        objects.write(key, source.read(key))
+    asked: list[str] = []
+    monkeypatch.setattr(type(objects), "size", lambda self, key: asked.append(key))
+    store = ForeignStore(objects)
+    assert store.size_bytes == sum(len(source.read(key)) for key in source.list())
+    assert asked == []
 
 
 def test_foreign_matrix__shows_what_it_is(tmp_path: Path) -> None:

@@ -357,7 +357,8 @@ def test_conflict__who_publishes_second_loses_nothing_and_leaves_nothing(store, 
 @pytest.mark.parametrize("stage", ["", "surveying", "writing", "checking ids"])
 def test_conflict__a_twin_takes_the_work_over(store, place, stage):
     """A second process is asked for the same at any time; the older one stops."""
-    taken = []
+    taken: list[Any] = []
+    stages = []
 
     def take_over() -> None:
         if not taken:
@@ -370,6 +371,7 @@ def test_conflict__a_twin_takes_the_work_over(store, place, stage):
         return prepared(MORE)
 
     def mapper(function: Any, items: Any, *shared: Any, **told: Any) -> Any:
+        stages.append(told.get("stage"))
         for item in items:
             yield function(item, *shared)
             if told.get("stage") == stage:
@@ -377,6 +379,7 @@ def test_conflict__a_twin_takes_the_work_over(store, place, stage):
 
     with pytest.raises(ConflictError, match="no other writer at this work"):
         store.append(prepare, identity="night", mapper=mapper)
+    assert ("writing" in stages) == (stage in ("writing", "checking ids"))  # not in vain
     assert content_of(open_store(place)) == content_of(taken[1]) == rows_of([*IDS, *MORE])
     assert open_store(place).verify() == []
 

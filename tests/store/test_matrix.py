@@ -9,6 +9,7 @@ import pytest
 import scipy.sparse
 from hypothesis import given
 
+from distclust.errors import InputError
 from distclust.seeding import row_keys
 from distclust.store import (
     ArrayMatrix,
@@ -168,6 +169,60 @@ def test_canonical_csr__sorts_adds_duplicates_and_drops_zeros_in_a_copy():
     assert csr.indptr.tolist() == [0, 2, 2]
     for now, then in zip((matrix.data, matrix.indices, matrix.indptr), before, strict=True):
         np.testing.assert_array_equal(now, then)
+
+
+DAMAGE = {
+    "csr column": ("csr", "indices", 0, 4),
+    "csr far column": ("csr", "indices", 2, 2**30),
+    "csr negative column": ("csr", "indices", 1, -1),
+    "csr rows that overlap": ("csr", "indptr", 1, 3),
+    "csr rows backwards": ("csr", "indptr", 1, -(2**30)),
+    "csr rows past the end": ("csr", "indptr", 3, 2**30),
+    "csr first row": ("csr", "indptr", 0, 1),
+    "csc row": ("csc", "indices", 0, 2**30),
+    "csc columns": ("csc", "indptr", 1, 2**30),
+    "bsr column": ("bsr", "indices", 0, 2**30),
+    "coo row": ("coo", "row", 0, 2**30),
+    "coo column": ("coo", "col", 0, -1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_canonical_csr__indices_that_lead_out_are_refused(damage):
+    layout, part, at, value = DAMAGE[damage]
+    matrix = scipy.sparse.csr_matrix(np.eye(3, 4)).asformat(layout)
+    assert (canonical_csr(matrix) != scipy.sparse.csr_array(np.eye(3, 4))).nnz == 0
+    getattr(matrix, part)[at] = value
+    with pytest.raises(InputError, match="3 rows and 4 columns"):
+        canonical_csr(matrix)
+
+
+@pytest.mark.parametrize("part", ["data", "indices", "indptr"])
+def test_canonical_csr__parts_of_other_lengths_are_refused(part):
+    matrix = scipy.sparse.csr_matrix(np.eye(3, 4))
+    setattr(matrix, part, getattr(matrix, part)[:-1])
+    with pytest.raises(InputError, match="3 rows and 4 columns"):
+        canonical_csr(matrix)
+
+
+def test_canonical_csr__lists_of_columns_that_lead_out_are_refused():
+    matrix = scipy.sparse.lil_matrix(np.eye(3, 4))
+    matrix.rows[0] = [2**30]
+    with pytest.raises(InputError, match="3 rows and 4 columns"):
+        canonical_csr(matrix)
+
+
+@pytest.mark.parametrize("layout", ["bsr", "coo", "csc", "csr", "dia", "dok", "lil"])
+def test_canonical_csr__takes_every_kind_of_sparse_matrix(layout):
+    values = np.arange(24.0).reshape(4, 6) % 5
+    matrix = scipy.sparse.csr_array(values).asformat(layout)
+    np.testing.assert_array_equal(canonical_csr(matrix).toarray(), values)
+
+
+def test_canonical_csr__room_that_is_not_used_is_no_damage():
+    matrix = scipy.sparse.csr_matrix(np.eye(3, 4))
+    matrix.data, matrix.indices = np.append(matrix.data, 7.0), np.append(matrix.indices, 99)
+    np.testing.assert_array_equal(canonical_csr(matrix).toarray(), np.eye(3, 4))
 
 
 @pytest.mark.parametrize("n_rows", [1, 16_384, 40_000])

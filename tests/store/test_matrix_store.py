@@ -175,7 +175,7 @@ def test_info__tells_what_is_there(place):
     assert info["size_bytes"] > 11 * N_FEATURES * 8
     assert info["health"] == "complete"
     Path(place, "X", "c", "1", "0").unlink()
-    assert store.info()["health"].startswith("damaged: 1 objects are missing")
+    assert store.info()["health"].startswith("damaged: 1 object is missing")
 
 
 # ---- complete or absent --------------------------------------------------------------------------
@@ -253,17 +253,27 @@ def test_create_store__the_same_again_is_no_work(place):
     assert (again.generation, again.fingerprint) == (1, first.fingerprint)
 
 
-def test_create_store__fresh_clears_unfinished_work_and_leaves_foreign_files(place):
+def test_create_store__fresh_clears_unfinished_work(place):
     interrupted(place, KeyboardInterrupt())
+    fresh = create_store(place, prepared(IDS, "csr", 1), layout="csr", fresh=True)
+    assert (fresh.generation, fresh.layout) == (1, "csr")
+    assert content_of(fresh) == rows_of(IDS, 1)
+    assert fresh.verify() == []
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+@pytest.mark.parametrize("fresh", [True, False])
+def test_create_store__files_of_others_are_not_touched(place, is_begun, fresh):
+    if is_begun:
+        interrupted(place, KeyboardInterrupt())
     foreign = [Path(place, name) for name in ("notes.txt", "X/notes.txt", "obs/a/b")]
     for path in foreign:
         path.parent.mkdir(exist_ok=True, parents=True)
         path.write_text("mine")
-    fresh = create_store(place, prepared(IDS, "csr", 1), layout="csr", fresh=True)
-    assert (fresh.generation, fresh.layout) == (1, "csr")
-    assert content_of(fresh) == rows_of(IDS, 1)
+    if fresh or not is_begun:
+        with pytest.raises(InputError, match="expected an empty place"):
+            create_store(place, prepared(IDS, salt=1), fresh=fresh)
     assert all(path.read_text() == "mine" for path in foreign)
-    assert {finding.problem for finding in fresh.verify()} == {"foreign"}
 
 
 def test_create_store__fresh_never_removes_what_is_complete(place):
@@ -307,19 +317,12 @@ def test_create_store__a_lost_connection_leaves_the_work_to_be_taken_up(place):
     assert open_objects(place).list(".distclust/ingest") != []
 
 
-def test_create_store__fresh_without_a_store_removes_nothing(place):
-    Path(place).mkdir()
-    Path(place, "notes.txt").write_text("mine")
-    create_store(place, prepared(IDS), fresh=True)
-    assert Path(place, "notes.txt").read_text() == "mine"
-
-
 def test_create_store__arrays_of_another_program_are_not_touched(place):
     zarr = pytest.importorskip("zarr")
     zarr.create_group(place).create_array("X", shape=(3, 2), dtype="f8")[:] = 1.0
     before = {path: path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
     for fresh in (False, True):
-        with pytest.raises(InputError, match="of another program"):
+        with pytest.raises(InputError, match="expected an empty place"):
             create_store(place, prepared(IDS), fresh=fresh)
     after = {path: path.read_bytes() for path in Path(place).rglob("*") if path.is_file()}
     assert after == before

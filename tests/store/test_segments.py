@@ -244,7 +244,10 @@ def test_obs__names_never_become_odd_keys(local: LocalObjects) -> None:
     [
         ("integer", np.array([0.5, 1.0])),
         ("integer", np.array([2**63, 0], np.uint64)),
+        ("integer", np.array([1.0, np.nan])),
         ("bool", np.array([0, 2])),
+        ("bool", np.array([1.0, np.nan])),
+        ("real", np.array([2**53 + 1, 0])),
         ("text", np.array(["a", 3], object)),
         ("text", np.array(["a", "\ud800"], object)),
     ],
@@ -255,6 +258,13 @@ def test_obs__values_of_another_kind_are_refused(
     rows = ArrayRows(np.eye(2), obs={"q": column})
     spec = spec_of(rows, "dense", ids_kind="integer", obs=(("q", kind),))
     with pytest.raises(InputError, match=r"^q: expected"):
+        write_segment(local, "", rows, spec, mapper=serial_map, scratch=SCRATCH)
+
+
+def test_ids__missing_numbers_are_refused(local: LocalObjects) -> None:
+    rows = ArrayRows(np.eye(2), np.array([1.0, np.nan]))
+    spec = spec_of(rows, "dense", ids_kind="integer", obs=())
+    with pytest.raises(InputError, match=r"^ids: expected integer values, got .*nan"):
         write_segment(local, "", rows, spec, mapper=serial_map, scratch=SCRATCH)
 
 
@@ -399,6 +409,45 @@ def test_choose_layout__missing_values_are_dense() -> None:
     X = np.zeros((20, 20))
     X[0, 0] = np.nan
     assert choose_layout(profile_block(X), is_sparse=False) == "dense"
+
+
+class Measured(ArrayRows):
+    """Rows of `table`, dense, that remember how many were read at a time."""
+
+    def __init__(self) -> None:
+        rows = table().read(0, N)
+        super().__init__(rows.values.toarray(), rows.ids, rows.obs)
+        self.heights: list[int] = []
+
+    def read(self, start: int, stop: int) -> Rows:
+        self.heights.append(stop - start)
+        return super().read(start, stop)
+
+
+@pytest.mark.parametrize("layout", ["csr", "compact"])
+def test_dense_rows__are_read_by_bytes_and_stored_whole(
+    local: LocalObjects, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(surveys, "_DENSE_BYTES", 100 * D * 8)
+    rows = Measured()
+    survey = survey_rows(rows, mapper=serial_map)
+    whole = survey_rows(table(), mapper=serial_map)
+    for name, facts in whole.to_arrays().items():
+        np.testing.assert_array_equal(survey.to_arrays()[name], facts)
+    segment = write_segment(
+        local, "", rows, spec_of(rows, layout), mapper=serial_map, scratch=SCRATCH, survey=survey
+    )
+    assert max(rows.heights) == 100
+    assert_whole(local, segment)
+
+
+def test_dense_rows__too_wide_for_the_limit_are_read_one_by_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(surveys, "_DENSE_BYTES", 8)
+    rows = Measured()
+    survey_rows(rows, mapper=serial_map)
+    assert set(rows.heights) == {1}
 
 
 # ---- kills and changes ---------------------------------------------------------------------------

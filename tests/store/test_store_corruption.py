@@ -283,6 +283,23 @@ def test_hostile__manifests_are_refused(template, tmp_path, lie):
     assert verified(place) != []
 
 
+def test_hostile__impossible_numbers_are_refused_when_a_store_is_opened(place):
+    forge(place, set_to(n_deleted=10**15))
+    with pytest.raises(StoreError, match="impossible numbers of rows"):
+        open_store(place)
+
+
+@pytest.mark.parametrize("positions", [[5, 5], [9, 3], [-1], [16], [2**62]])
+def test_hostile__deleted_positions_are_refused(place, positions):
+    content = np.array(positions, "<i8").tobytes()
+    Path(place, ".distclust", "tombstones", f"{'e' * 16}.int64").write_bytes(content)
+    lie = set_to(tombstones=["e" * 16, digest_bytes(content)], n_deleted=len(positions))
+    forge(place, lie)
+    with pytest.raises(StoreError, match="what generation 4 says, got other positions"):
+        read_everything(place)
+    assert verified(place) != []
+
+
 def forge_table(place: Path, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
     """Rewrite the table of the first segment, and a manifest that vouches for it."""
     ledger = Ledger(open_objects(place), GENERATIONS)

@@ -21,7 +21,7 @@ from distclust.store import generation as generation_module
 from distclust.store.ids import StoredIds
 from distclust.store.matrix import Column, Matrix
 from distclust.store.matrix_store import MatrixStore, create_store, open_store
-from distclust.store.row_views import KeptRows, RecodedRows, join_values, keep_values
+from distclust.store.row_views import KeptRows, RecodedRows, begins, join_values, keep_values
 from distclust.store.rows import ArrayRows
 from tests.corpora import (
     LAYOUTS,
@@ -279,3 +279,11 @@ def test_matrix__is_a_matrix_to_estimators(place):
     assert isinstance(matrix, Matrix)
     assert repr(matrix) == "StoredMatrix(10 x 6, dense float64, 3 blocks)"
     assert [column.name for column in matrix.columns] == [f"f{i}" for i in range(6)]
+
+
+def test_begins__count_more_values_than_the_type_of_indices_can() -> None:
+    few = begins(np.array([3, 0, 4], np.int32), np.dtype(np.int32))
+    assert few.dtype == np.int32
+    assert few.tolist() == [0, 3, 3, 7]
+    many = begins(np.array([2**30, 2**30, 5], np.int32), np.dtype(np.int32))
+    assert many.tolist() == [0, 2**30, 2**31, 2**31 + 5]

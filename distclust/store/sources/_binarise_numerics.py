@@ -80,8 +80,7 @@ def row_means(data: Array, indptr: Array, n_features: int, is_sparse: bool, out:
             else:
                 lost += (value - longer) + total
             total = longer
-        mean = (total + lost) / n_values if n_values > 0 else 0.0
-        out[i] = min(max(mean, low), high)
+        out[i] = min(max((total + lost) / n_values, low), high) if n_values > 0 else 0.0
 
 
 @compiled

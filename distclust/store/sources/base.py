@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from distclust._version import __version__
 from distclust.errors import InputError
 from distclust.store.matrix import Column
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 IdsKind: TypeAlias = Literal["integer", "text"]
 ObsKind: TypeAlias = Literal["bool", "integer", "real", "text"]
-
-_LARGEST_RECORD = 2**28
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,14 @@ class SourceOptions:
             raise InputError(name, "a table when columns are named", what, hint)
 
     def identity(self) -> dict[str, Any]:
-        """Return as JSON what changes the rows; what was expected is told by its facts."""
+        """Return as JSON what changes the rows; what was expected is told by its facts.
+
+        So is the release: what one has parsed, another must not take up.
+        """
         plain = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if self.expected is not None:
             plain["expected"] = _describe(self.expected)
+        plain["release"] = __version__
         described: dict[str, Any] = json.loads(json.dumps(plain))
         return described
 
@@ -162,18 +165,6 @@ class Scratch:
     def write(self, name: str, *buffers: Any) -> None:
         """Write one object, whole or not at all."""
         self.objects.write(f"{self.prefix}/{name}", *buffers)
-
-    def read_record(self, name: str) -> dict[str, Any] | None:
-        """Return a small JSON record, or None where there is none yet."""
-        content = self.read_range(f"{name}.json", 0, _LARGEST_RECORD)
-        if content is None:
-            return None
-        record: dict[str, Any] = json.loads(content)
-        return record
-
-    def write_record(self, name: str, record: Mapping[str, Any]) -> None:
-        """Write a small JSON record, whole or not at all."""
-        self.write(f"{name}.json", json.dumps(record).encode())
 
 
 @dataclass(frozen=True)

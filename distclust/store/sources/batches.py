@@ -129,16 +129,18 @@ def _check_numbers(block: Any, where: str) -> Any:
 def _check_ids(ids: Any, block: Any, where: str) -> Array | None:
     if ids is None:
         return None
-    array = np.asarray(ids)
+    array = np.asarray(ids, object)  # in arrays of text, zeros at the end are lost
     if array.shape != (block.shape[0],):
         got = f"{array.size} for {block.shape[0]} rows"
         raise InputError(where, "one id for each row", got, "Check the pairs.")
-    objects = array.astype(object)
-    types = {type(row_id) for row_id in objects.tolist()}
+    plain = [row_id.item() if isinstance(row_id, np.generic) else row_id for row_id in array]
+    types = {type(row_id) for row_id in plain}
     if not types <= {str, int}:
         got = ", ".join(sorted(kind.__name__ for kind in types))
         raise InputError(where, "ids that are text or whole numbers", got, "Convert them.")
-    return objects if len(types) == 1 else array.astype(str).astype(object)
+    array = np.empty(len(plain), object)
+    array[:] = plain if len(types) == 1 else [str(row_id) for row_id in plain]
+    return array
 
 
 def _read_table(frame: Any, ids: Array | None, where: str) -> Batch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -82,8 +82,7 @@ def gather_numbers(columns: Sequence[pa.ChunkedArray], n_rows: int) -> Array:
     from pyarrow import types
 
     numbers = [column.cast("float64") if _needs_cast(column) else column for column in columns]
-    dtypes = [_numpy_type(column) for column in numbers]
-    out = np.empty((n_rows, len(columns)), np.result_type(*dtypes) if dtypes else np.uint8)
+    out = np.empty((n_rows, len(columns)), _common_type(numbers))
     row = 0
     table = pa.table(numbers, names=[str(k) for k in range(len(numbers))])
     for batch in table.to_batches(max_chunksize=_TILE):
@@ -93,6 +92,29 @@ def gather_numbers(columns: Sequence[pa.ChunkedArray], n_rows: int) -> Array:
             rows[:, k] = np.nan if is_empty else part.to_numpy(zero_copy_only=False)
         row += batch.num_rows
     return without_negative_zero(out)
+
+
+def _common_type(columns: Sequence[pa.ChunkedArray]) -> np.dtype[Any]:
+    """Return a type for columns side by side; whole numbers stay whole if any type allows."""
+    dtypes = [_numpy_type(column) for column in columns]
+    dtype = np.result_type(*dtypes) if dtypes else np.dtype(np.uint8)
+    if dtype.kind != "f" or any(kind.kind == "f" for kind in dtypes):
+        return dtype
+    low, high = zip((0, 1), *whole_bounds(dict(enumerate(columns))).values(), strict=True)
+    return smallest_integer(min(low), max(high))
+
+
+def whole_bounds(columns: Mapping[int, Any]) -> dict[int, tuple[int, int]]:
+    """Return the bounds of the columns of whole numbers, by place."""
+    from pyarrow import compute, types
+
+    found = {}
+    for j, column in columns.items():
+        if types.is_integer(column.type):
+            bounds = compute.min_max(column).as_py()
+            if bounds["min"] is not None:
+                found[j] = bounds["min"], bounds["max"]
+    return found
 
 
 def without_negative_zero(matrix: Array) -> Array:
@@ -227,5 +249,5 @@ def annotation(column: pa.ChunkedArray, kind: ObsKind) -> Array:
         text: Array = as_text(column).to_numpy(zero_copy_only=False)
         return text
     name = {"bool": "bool", "integer": "int64", "real": "float64"}[kind]
-    values: Array = column.cast(name).to_numpy()
+    values: Array = column.cast(name, safe=kind != "real").to_numpy()
     return values

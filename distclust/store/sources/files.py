@@ -23,7 +23,8 @@ class SourceFile:
     size
         Bytes.
     stamp
-        Time of the last change, or whatever the file system keeps in its place.
+        What a file system keeps to tell versions apart. A copy may have been given the time
+        of the original, so that of a local file also has what cannot be set.
     inside
         Its path below the folder that was named; empty if the file was named itself.
     """
@@ -54,7 +55,7 @@ class SourceFile:
         if self.is_local:
             file = open(self.url, "rb")  # noqa: SIM115 - closed by the caller
             status = os.fstat(file.fileno())
-            if (status.st_size, str(status.st_mtime_ns)) == (self.size, self.stamp):
+            if (status.st_size, _stamp(status)) == (self.size, self.stamp):
                 return file
             file.close()
             hint = "Start again, and leave the file alone meanwhile."
@@ -144,7 +145,11 @@ def _local_file(path: str) -> SourceFile:
     except OSError as error:
         hint = "Check the permissions."
         raise MissingFileError(path, "a readable file", error.strerror, hint) from error
-    return SourceFile(path, status.st_size, str(status.st_mtime_ns))
+    return SourceFile(path, status.st_size, _stamp(status))
+
+
+def _stamp(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns}-{status.st_ctime_ns}-{status.st_ino}"
 
 
 def _remote_files(url: str) -> list[SourceFile]:

@@ -105,7 +105,8 @@ class IteratorSource(Source):
         self._options.refuse_columns(self.name, "numbers without names")
         kind, n_features, _ = pieces[0].survey["described"]
         dtype = np.result_type(*(np.dtype(piece.survey["dtype"]) for piece in pieces))
-        ids_kind = _settle_ids(pieces)
+        expected = self._options.expected
+        ids_kind = _settle_ids(pieces, expected.ids_kind if expected else None)
         counts = [piece.n_rows for piece in pieces]
         is_sparse = kind == "sparse matrix"
         load = _LoadRows(spool, pieces, first_rows(counts), n_features, dtype, ids_kind)
@@ -176,11 +177,11 @@ def _is_same(parsed: Parsed, n_rows: int, survey: Any, arrays: Mapping[str, Arra
     )
 
 
-def _settle_ids(pieces: Sequence[Piece]) -> IdsKind | None:
+def _settle_ids(pieces: Sequence[Piece], wanted: IdsKind | None) -> IdsKind | None:
     found = [piece.survey["ids"] for piece in pieces]
     if not found[0][0]:
         return None
-    return "integer" if settle_kind(found) == "integer" else "text"
+    return "integer" if settle_kind(found, wanted) == "integer" else "text"
 
 
 def _pack_table(piece: Piece, spool: Spool, roles: Roles) -> Parsed:

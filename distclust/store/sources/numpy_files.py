@@ -189,7 +189,8 @@ def make_sparse(arrays: Mapping[str, Array]) -> Any:
     if form not in _PLACES:
         raise ValueError(f"a sparse matrix in {form!r:.20} format")
     if form == "coo" and "coords" in arrays:
-        arrays = {**arrays, "row": arrays["coords"][0], "col": arrays["coords"][1]}
+        row, column = arrays["coords"]
+        arrays = {**arrays, "row": row, "col": column}
     data, *places = (arrays[name] for name in ("data", *_PLACES[form]))
     if any(place.ndim != 1 or place.dtype.kind not in "iu" for place in places):
         raise ValueError("places of values that are no whole numbers")
@@ -201,7 +202,7 @@ def make_sparse(arrays: Mapping[str, Array]) -> Any:
     elif form == "dia":
         _check_within(places[0], 1 - n_rows, n_columns)
     else:
-        _check_compressed(form, data, *places, n_rows, n_columns)
+        _check_compressed(form, data, places[0], places[1], (n_rows, n_columns))
     parts = (data, tuple(places)) if form == "coo" else (data, *places)
     made = getattr(scipy.sparse, f"{form}_array")
     return made(parts, shape=(n_rows, n_columns))
@@ -213,13 +214,13 @@ def _check_within(places: Array, start: int, stop: int) -> None:
 
 
 def _check_compressed(
-    form: str, data: Array, indices: Array, indptr: Array, n_rows: int, n_columns: int
+    form: str, data: Array, indices: Array, indptr: Array, shape: tuple[int, int]
 ) -> None:
     """Refuse compressed rows, columns or blocks that do not fit together."""
     height, width = data.shape[1:] if form == "bsr" else (1, 1)
-    if not height or not width or n_rows % height or n_columns % width:
+    if not height or not width or shape[0] % height or shape[1] % width:
         raise ValueError("blocks that do not fill a sparse matrix")
-    lengths = n_rows // height, n_columns // width
+    lengths = shape[0] // height, shape[1] // width
     n_lines, n_places = lengths[::-1] if form == "csc" else lengths
     _check_within(indices, 0, n_places)
     is_whole = len(indptr) == n_lines + 1 and len(indices) == len(data)

@@ -15,7 +15,16 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.store.sources import cells
-from distclust.store.sources.schema import BOOL, TEXT, Roles, Schema, Survey, TextFacts
+from distclust.store.sources.schema import (
+    BOOL,
+    INTEGER,
+    LONG,
+    TEXT,
+    Roles,
+    Schema,
+    Survey,
+    TextFacts,
+)
 from distclust.store.sources.spool import Parsed, Piece, Spool
 
 if TYPE_CHECKING:
@@ -83,20 +92,33 @@ def pack(
     nothing = np.empty((n_rows, 0), np.uint8)
     matrix, bounds = cells.narrow(parts[0] if len(parts) == 1 else np.hstack([nothing, *parts]))
     found = _flags(columns, roles, numbers, flags or {})
+    rest = {j: kept[j] for j in kept.keys() - set(own)}
+    wide = _wide_bounds(matrix, [k for k, j in enumerate(places) if found[j] == INTEGER])
+    if bounds is None and wide:  # whole numbers that no type of theirs holds together
+        bounds = min(low for low, _ in wide.values()), max(high for _, high in wide.values())
+    whole = {places[k]: ends for k, ends in wide.items()} | cells.whole_bounds(rest)
     survey = Survey(
         flags=found.tobytes().hex(),
         missing=_missing(kept, numbers),
         bounds=bounds,
+        long={str(j): (low, high) for j, (low, high) in whole.items() if max(-low, high) >= LONG},
         infinite=_first_infinite(matrix, places, line_of),
         texts={str(j): facts for j, facts in _texts(kept, found, roles, line_of)},
     )
-    rest = {j: kept[j] for j in kept.keys() - set(own)}
     arrays = {"places": np.array(places, np.int32), "matrix": matrix, "rest": _to_bytes(rest)}
     candidate = survey["texts"].get(str(roles.candidate))
     if roles.candidate is not None and candidate is not None and candidate["is_distinct"]:
         # The levels of a column without repetitions are the column itself.
         arrays["keys"] = cells.hash_texts(kept[roles.candidate].dictionary)
     return Parsed(n_rows, arrays, survey)
+
+
+def _wide_bounds(matrix: Array, columns: Sequence[int]) -> dict[int, tuple[int, int]]:
+    """Return the bounds of some columns of whole numbers, if 8 bytes hold each of them."""
+    if not columns or len(matrix) == 0 or matrix.dtype.itemsize < 8:
+        return {}
+    low, high = np.fmin.reduce(matrix), np.fmax.reduce(matrix)
+    return {k: (int(low[k]), int(high[k])) for k in columns if low[k] <= high[k]}
 
 
 def _gathered(kept: Mapping[int, Any], places: Sequence[int], n_rows: int) -> list[Array]:

@@ -28,6 +28,8 @@ from distclust.store.sources.base import Expected, IdsKind, ObsKind, SourceOptio
 Kind: TypeAlias = Literal["integer", "real", "bool", "date", "text"]
 
 MAX_LEVELS = 65_536
+LONG = 2**53  # from here on, not all whole numbers are real ones in double precision
+_LARGEST = 2**63 - 1  # of the whole numbers that ids and annotations can be
 SLIPS = 0.5  # a column with a smaller share of cells that are not numbers is one of numbers
 
 # What a column held in one piece; nothing but missing values is 0.
@@ -65,14 +67,15 @@ class Survey(TypedDict):
     """What one piece says about its columns, as JSON.
 
     `flags` has two hexadecimal digits a column; `missing` counts by column where there are
-    any; `bounds` are those of the features if all are whole numbers; `infinite` is the line
-    and the column of the first infinite value; `texts` describe columns that are not
-    numbers.
+    any; `bounds` are those of the features if all are whole numbers; `long` are those of the
+    columns with whole numbers from 2^53 on; `infinite` is the line and the column of the
+    first infinite value; `texts` describe columns that are not numbers.
     """
 
     flags: str
     missing: dict[str, int]
     bounds: tuple[int, int] | None
+    long: dict[str, tuple[int, int]]
     infinite: tuple[int, int] | None
     texts: dict[str, TextFacts]
 
@@ -152,11 +155,14 @@ def assign_roles(
     ids = kept.index(chosen) if chosen else None
     obs = {*options.obs, *(expected.obs_kinds if expected else ())}
     categories = {*options.categories, *_expected_categories(expected)}
+    candidate = _candidate(kept, ids, obs | categories, options)
+    if candidate is not None and expected is not None and expected.ids_kind == "text":
+        ids, candidate = candidate, None  # it names the rows even if all names are numbers
     roles = Roles(
         tuple(kept),
         tuple(places),
         ids,
-        _candidate(kept, ids, obs | categories, options),
+        candidate,
         frozenset(j for j, name in enumerate(kept) if name in obs and j != ids),
         frozenset(j for j, name in enumerate(kept) if name in categories and j != ids),
     )
@@ -230,6 +236,7 @@ class Totals:
         self.missing = np.zeros(n_columns, np.int64)
         self.numbers = np.zeros(n_columns, np.int64)
         self.bounds = (0, 0)
+        self.long: dict[int, tuple[int, int]] = {}
         self.texts: dict[int, _TextTotals] = {}
 
     def add(self, survey: Survey, n_rows: int, place: Callable[[int], str]) -> None:
@@ -265,6 +272,9 @@ class Totals:
         self.numbers += np.where(flags & _NUMBER, n_rows - missing, 0)
         low, high = survey["bounds"] or (0, 0)
         self.bounds = min(self.bounds[0], low), max(self.bounds[1], high)
+        for key, (low, high) in survey["long"].items():
+            known = self.long.get(int(key), (0, 0))
+            self.long[int(key)] = min(known[0], low), max(known[1], high)
         for key, facts in survey["texts"].items():
             self.numbers[int(key)] += facts["numbers"]
             self.texts.setdefault(int(key), _TextTotals()).add(facts, place)
@@ -276,12 +286,23 @@ class Totals:
     def misread(self) -> frozenset[int]:
         """Return the columns of text that some piece took for something else.
 
-        Truth values with missing ones among them are text too where they are annotations.
+        Truth values with missing ones among them are text too where they are annotations,
+        and so are long whole numbers with missing ones, and those that are too long.
         """
         columns = range(len(self.flags))
         texts = {j for j in columns if self.kind(j) == "text" and self.flags[j] & _NO_TEXT}
         unsure = {j for j in self.roles.obs if self.kind(j) == "bool" and self.missing[j]}
+        unsure |= {j for j in self.roles.obs & self.long.keys() if self._is_lost(j)}
         return frozenset(texts | unsure)
+
+    def _is_lost(self, j: int) -> bool:
+        """Whether long whole numbers would be rounded for no more than a missing one."""
+        return self.kind(j) == "integer" and (self.missing[j] > 0 or self.is_too_long(j))
+
+    def is_too_long(self, j: int) -> bool:
+        """Whether there are whole numbers that 64 bits with a sign do not hold."""
+        low, high = self.long.get(j, (0, 0))
+        return low < -_LARGEST - 1 or high > _LARGEST
 
     def check_slips(self) -> None:
         """Refuse a column that is numbers but for a few cells."""
@@ -370,15 +391,15 @@ def settle(
     chosen = set(features)
     known = {column.name: column for column in expected.columns} if expected else {}
     columns = tuple(_column(totals, j, known.get(roles.names[j]), where) for j in features)
-    return Schema(
+    schema = Schema(
         columns,
         tuple(features),
         _dtype(totals, features, columns),
         ids,
-        _ids_kind(totals, ids, where),
+        _ids_kind(totals, ids, expected, where),
         tuple((roles.names[j], j, _obs_kind(totals, j, expected)) for j in rest if j not in chosen),
-        tuple(_notes(totals, ids, features)),
     )
+    return replace(schema, notes=(*_notes(totals, ids, features), *_rounded(totals, schema)))
 
 
 def _named_by(totals: Totals, is_distinct: Callable[[int], bool]) -> int | None:
@@ -429,7 +450,7 @@ def smallest_integer(low: int, high: int) -> np.dtype[Any]:
     return np.dtype(np.float64)
 
 
-def _ids_kind(totals: Totals, ids: int | None, where: str) -> IdsKind:
+def _ids_kind(totals: Totals, ids: int | None, expected: Expected | None, where: str) -> IdsKind:
     if ids is None:
         return "integer"
     if totals.missing[ids]:
@@ -438,7 +459,8 @@ def _ids_kind(totals: Totals, ids: int | None, where: str) -> IdsKind:
         raise InputError(f"{where}, column {totals.roles.names[ids]!r}", "row ids", got, hint)
     facts = totals.texts.get(ids)
     is_whole = facts.is_whole if facts else totals.kind(ids) == "integer"
-    return "integer" if is_whole else "text"
+    is_text = (expected is not None and expected.ids_kind == "text") or totals.is_too_long(ids)
+    return "integer" if is_whole and not is_text else "text"
 
 
 def _obs_kind(totals: Totals, j: int, expected: Expected | None) -> ObsKind:
@@ -463,6 +485,15 @@ def _notes(totals: Totals, ids: int | None, features: list[int]) -> list[str]:
     if texts:
         notes.append(f"Text is read as categories: {_listed(texts)}.")
     return notes
+
+
+def _rounded(totals: Totals, schema: Schema) -> list[str]:
+    """Return a note about whole numbers that are kept in double precision."""
+    places = schema.features if schema.dtype.kind == "f" else ()
+    places += tuple(j for _, j, kind in schema.obs if kind == "real")
+    names = [totals.roles.names[j] for j in places if j in totals.long and totals.kind(j) != "text"]
+    told = "Whole numbers beyond 2^53 are rounded, as some values are missing or no whole numbers"
+    return [f"{told}: {_listed(names)}."] if names else []
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -24,7 +24,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
-from distclust import events
 from distclust.errors import StoreError
 from distclust.store.matrix import slice_csr
 from distclust.store.row_views import join_rows
@@ -38,7 +37,6 @@ Array: TypeAlias = npt.NDArray[Any]
 Item = TypeVar("Item")
 
 PIECE_BYTES = 8 * 2**20
-_WINDOW = 8  # pieces of a stream that are in memory while the next ones are read
 _ALIGNMENT = 64
 _PREFIX = 24  # length and checksum of the header
 _HEADER_GUESS = 2**16  # read at once; most headers are shorter
@@ -133,34 +131,6 @@ class Spool:
         for pieces in mapper(_spool_item, numbered, parse, self, *shared, stage=stage):
             yield from pieces
 
-    def fill_stream(
-        self,
-        parse: Callable[..., Work],
-        items: Iterable[Any],
-        *shared: Any,
-        mapper: Mapper,
-        stage: str = "",
-    ) -> Iterator[Piece]:
-        """Yield the pieces of a stream whose items are the content itself, as `fill` does.
-
-        A few items are parsed while the next ones are read. After a kill the items come
-        again from the start, but those in the spool are not parsed again; once the stream
-        has ended, it is not read again at all.
-        """
-        known = self._scratch.read_record("stream")
-        if known is not None:
-            yield from self._known_pieces(known["n_items"])
-            return
-        n_items = 0
-        with events.stage(stage) as progress:
-            for window in _windows(items):
-                numbered = [(n_items + i, item) for i, item in enumerate(window)]
-                for pieces in mapper(_spool_item, numbered, parse, self, *shared):
-                    progress.advance()
-                    yield from pieces
-                n_items += len(window)
-        self._scratch.write_record("stream", {"n_items": n_items})
-
     def find(self, number: int, part: int = 0) -> Piece | None:
         """Return a piece that is there already, or None."""
         from distclust.store.objects import checksum
@@ -250,13 +220,6 @@ class Spool:
             pieces.append(piece)
         return tuple(pieces)
 
-    def _known_pieces(self, n_items: int) -> Iterator[Piece]:
-        for number in range(n_items):
-            pieces = self.pieces_of(number)
-            if pieces is None:
-                raise self.damaged(number)
-            yield from pieces
-
     def damaged(self, number: int) -> StoreError:
         """Return the error about a piece that is not what was written."""
         where = f"{self._scratch.url}, piece {number} of an unfinished ingest"
@@ -304,22 +267,16 @@ def _marked_last(items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
 
 def _ahead(items: Iterable[Item]) -> Iterator[Item]:
     """Yield items while the next one is being made by another thread."""
-    for batch in _windows(items, 1):
-        yield from batch
-
-
-def _windows(items: Iterable[Item], size: int = _WINDOW) -> Iterator[list[Item]]:
-    """Yield items a few at a time; the next ones are made meanwhile by another thread."""
     stream = iter(items)
 
     def take() -> list[Item]:
-        return list(islice(stream, size))
+        return list(islice(stream, 1))
 
     with ThreadPoolExecutor(1, thread_name_prefix="distclust-reader") as reader:
         pending = reader.submit(take)
-        while window := pending.result():
+        while taken := pending.result():
             pending = reader.submit(take)
-            yield window
+            yield from taken
 
 
 class PiecedRows:

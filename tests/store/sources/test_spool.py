@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ from distclust.engine import map_ordered
 from distclust.errors import StoreError
 from distclust.store.mapping import serial_map
 from distclust.store.rows import ArrayRows, Rows
-from distclust.store.sources import spool as spools
 from distclust.store.sources.spool import Parsed, PiecedRows, Spool
 from tests.sources import scratch_in
 
@@ -89,43 +87,6 @@ def test_fill__a_generator_that_fails_leaves_its_item_open(spool: Spool) -> None
         list(spool.fill(failing, [0], mapper=serial_map))
     assert spool.find(0, 0) is not None
     assert spool.pieces_of(0) is None
-
-
-def test_fill_stream__parses_once_and_reads_a_finished_stream_no_more(spool: Spool) -> None:
-    n_read = 0
-
-    def stream(n_items: int, end: int | None = None) -> Iterator[int]:
-        nonlocal n_read
-        for item in range(1, n_items + 1):
-            n_read += 1
-            if item == end:
-                raise ConnectionError("gone")
-            yield item
-
-    with pytest.raises(ConnectionError):
-        list(spool.fill_stream(parse, stream(40, end=20), 1, mapper=serial_map))
-    assert calls == list(range(1, 17))  # whole windows
-    for _ in range(2):
-        pieces = list(spool.fill_stream(parse, stream(40), 1, mapper=serial_map))
-        assert [piece.n_rows for piece in pieces] == list(range(1, 41))
-    assert calls == list(range(1, 41))
-    assert n_read == 20 + 40
-
-
-def test_fill_stream__reads_a_bounded_number_of_items_ahead(spool: Spool) -> None:
-    n_read = 0
-
-    def endless() -> Iterator[int]:
-        nonlocal n_read
-        for _ in itertools.count():
-            n_read += 1
-            yield 1
-
-    pieces = spool.fill_stream(parse, endless(), 1, mapper=serial_map)
-    for _ in range(20):
-        next(pieces)
-    pieces.close()
-    assert n_read <= 4 * spools._WINDOW
 
 
 @hypothesis.given(
