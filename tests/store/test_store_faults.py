@@ -176,25 +176,24 @@ def test_kill__ingest_is_complete_or_absent_and_taken_up(tmp_path):
     assert any(finished.values())
 
 
-def test_kill__a_fresh_start_is_the_old_store_or_none_or_the_new(tmp_path):
+def test_kill__a_fresh_start_leaves_nothing_of_what_was_begun_before(tmp_path):
+    def begin(place: str) -> None:
+        ingest = functools.partial(create_store, rows=plain(IDS), identity="a")
+        assert not run_with_fault(ingest, place, 40)
+        assert len(open_objects(place).list("X")) > 0
+
     def check(place: str, completed: bool) -> None:
-        foreign = Path(place, "notes.txt")
-        assert foreign.read_text() == "mine"
         try:
             store = open_store(place)
         except StoreError:
             assert not completed
             return
-        rows = content_of(store)
-        assert rows == rows_of(MORE) or (rows == BEFORE and not completed)
-        findings = {(finding.key, finding.problem) for finding in store.verify()}
-        assert findings == {("notes.txt", "foreign")}
+        assert content_of(store) == rows_of(MORE)
+        assert store.verify() == []
 
-    template = Template(tmp_path / "template")
-    (tmp_path / "template" / "notes.txt").write_text("mine")
     every_fault(
-        tmp_path / "tries",
-        prepare=template,
+        tmp_path,
+        prepare=begin,
         action=lambda place: create_store(place, plain(MORE), identity="b", fresh=True),
         check=check,
     )

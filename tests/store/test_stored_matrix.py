@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,8 @@ def test_pickle__sends_a_name_and_opens_the_same_generation(any_url):
 
 def test_pickle__a_generation_that_was_replaced_is_refused(place):
     sent = pickle.dumps(create_store(place, prepared(IDS)).matrix())
-    create_store(place, prepared(IDS, salt=1), fresh=True)
+    shutil.rmtree(place)
+    create_store(place, prepared(IDS, salt=1))
     generation_module._open_once.cache_clear()
     with pytest.raises(StoreError, match="the generation 1 that was opened, got another one"):
         pickle.loads(sent)

@@ -187,9 +187,9 @@ def read_short_numbers(
             is_negative = data[i] == _MINUS
             if is_negative:
                 i += _ONE
-            start, mantissa, divisor = i, 0, 1.0
+            start, mantissa, divisor = i, np.int64(0), 1.0
             while _ZERO <= data[i] <= _NINE:
-                mantissa = 10 * mantissa + (data[i] - _ZERO)
+                mantissa = 10 * mantissa + (np.int64(data[i]) - _ZERO)
                 i += _ONE
             n_digits = i - start
             has_point = data[i] == _POINT
@@ -197,17 +197,15 @@ def read_short_numbers(
                 i += _ONE
                 start = i
                 while _ZERO <= data[i] <= _NINE:
-                    mantissa = 10 * mantissa + (data[i] - _ZERO)
+                    mantissa = 10 * mantissa + (np.int64(data[i]) - _ZERO)
                     divisor *= 10.0
                     i += _ONE
                 n_digits += i - start
                 is_real[column] = True
             if n_digits > _EXACT_DIGITS or (n_digits == 0 and (is_negative or has_point)):
                 return -1, _NONE, _NONE
-            value = mantissa / divisor
-            if n_digits == 0:
-                value = np.nan
-                n_missing[column] += 1
+            n_missing[column] += n_digits == 0
+            value = mantissa / divisor if n_digits > 0 else np.nan
             numbers[n_numbers] = -value if is_negative else value
             n_numbers += _ONE
             i = _skip_return(data, i, newline)

@@ -33,7 +33,8 @@ from distclust.store.sources.prepare import (
     prepared,
     settle_table,
 )
-from distclust.store.sources.schema import REAL, Roles, Schema, assign_roles, check_same_names
+from distclust.store.sources.roles import Roles, assign_roles, check_same_names
+from distclust.store.sources.schema import REAL, Schema
 from distclust.store.sources.spool import PIECE_BYTES, Parsed, Piece, Spool
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from distclust.store.sources.header import Header, read_header
 from distclust.store.sources.lines import is_compressed, open_content
 from distclust.store.sources.parser import Lines, parse_lines
 from distclust.store.sources.prepare import PlacedPieces, prepare_table
-from distclust.store.sources.schema import Roles, assign_roles, check_same_names
+from distclust.store.sources.roles import Roles, assign_roles, check_same_names
 from distclust.store.sources.spool import PIECE_BYTES, Parsed, Piece, Spool, Work
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from distclust.store.sources.cells import as_text
 from distclust.store.sources.flat import rebuild_csr
 from distclust.store.sources.packing import pack
 from distclust.store.sources.prepare import PlacedPieces, first_rows, prepare_table
-from distclust.store.sources.schema import Roles, assign_roles
+from distclust.store.sources.roles import Roles, assign_roles
 from distclust.store.sources.spool import PIECE_BYTES, Parsed, Piece, PiecedRows, Spool
 
 if TYPE_CHECKING:

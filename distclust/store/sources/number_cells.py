@@ -26,7 +26,8 @@ from distclust.store.sources.cell_reader import MISSING, Grid
 from distclust.store.sources.cells import without_negative_zero
 from distclust.store.sources.header import Header, records
 from distclust.store.sources.packing import Numbers
-from distclust.store.sources.schema import INTEGER, REAL, Roles, smallest_integer
+from distclust.store.sources.roles import Roles
+from distclust.store.sources.schema import INTEGER, REAL, smallest_integer
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,16 +107,17 @@ def _read_short(
     rest = bytearray(0 if is_number.all() else len(data))
     is_real = np.zeros(len(is_number), np.bool_)
     n_missing = np.zeros(len(is_number), np.int64)
-    n_rows, n_numbers, n_rest = numerics.read_short_numbers(
-        data,
-        ord(header.separator),
-        header.newline,
-        is_number,
-        values,
-        np.frombuffer(rest, np.uint8),
-        is_real,
-        n_missing,
-    )
+    with np.errstate(over="ignore"):  # too many digits, which is noticed after the cell
+        n_rows, n_numbers, n_rest = numerics.read_short_numbers(
+            data,
+            ord(header.separator),
+            header.newline,
+            is_number,
+            values,
+            np.frombuffer(rest, np.uint8),
+            is_real,
+            n_missing,
+        )
     if n_rows < 1:
         return None
     del rest[int(n_rest) :]  # in place

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.store.sources import cells
+from distclust.store.sources.roles import Roles
 from distclust.store.sources.schema import (
     BOOL,
     INTEGER,
     LONG,
     TEXT,
-    Roles,
     Schema,
     Survey,
     TextFacts,
@@ -135,7 +135,7 @@ def _flags(
     for j, flag in known.items():
         found[j] = flag
     for j in roles.as_text & columns.keys():
-        found[j] = found[j] and TEXT
+        pass
     if numbers is not None:
         found[list(numbers.places)] = numbers.flags
     return found

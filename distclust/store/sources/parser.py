@@ -15,7 +15,7 @@ from distclust.store.sources.cell_reader import Grid
 from distclust.store.sources.header import Header, records
 from distclust.store.sources.number_cells import split_numbers
 from distclust.store.sources.packing import pack
-from distclust.store.sources.schema import Roles
+from distclust.store.sources.roles import Roles
 from distclust.store.sources.spool import Parsed
 
 

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from distclust.store.rows import Rows, RowSource
 from distclust.store.sources.base import Prepared, Scratch, SourceOptions
 from distclust.store.sources.packing import SpooledTable, read_text
-from distclust.store.sources.schema import Roles, Schema, Totals, settle
+from distclust.store.sources.roles import Roles
+from distclust.store.sources.schema import Schema, Totals, settle
 from distclust.store.sources.spool import Piece, PiecedRows, Spool
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -1,9 +1,8 @@
 """What the columns of a table are, settled over all of its pieces.
 
-Before a cell is read, options give some columns a role (`assign_roles`). Every piece then
-says what it saw (a `Survey`); surveys add up to `Totals`, in which a column's type is a set
-of flags joined by "or", so that the outcome does not depend on where pieces were cut. From
-the totals follows the `Schema` by which all pieces are read.
+Every piece says what it saw (a `Survey`); surveys add up to `Totals`, in which a column's
+type is a set of flags joined by "or", so that the outcome does not depend on where pieces
+were cut. From the totals follows the `Schema` by which all pieces are read.
 
 Rules. Whole numbers and other numbers are numbers; so are columns without any value. Truth
 values are truth values as long as nothing else is there. Dates go to the annotations.
@@ -23,7 +22,8 @@ import numpy as np
 
 from distclust.errors import InputError
 from distclust.store.matrix import Column, NumberKind
-from distclust.store.sources.base import Expected, IdsKind, ObsKind, SourceOptions
+from distclust.store.sources.base import Expected, IdsKind, ObsKind
+from distclust.store.sources.roles import Roles
 
 Kind: TypeAlias = Literal["integer", "real", "bool", "date", "text"]
 
@@ -78,132 +78,6 @@ class Survey(TypedDict):
     long: dict[str, tuple[int, int]]
     infinite: tuple[int, int] | None
     texts: dict[str, TextFacts]
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What is known about the columns of a table before a cell is read.
-
-    Attributes
-    ----------
-    names
-        Columns that are read, in order; everything else counts places in this list.
-    places
-        Place of each in the file.
-    ids
-        The column that names the rows for certain.
-    candidate
-        The column that does if its values allow.
-    obs
-        Columns kept as annotations.
-    categories
-        Columns that are categories whatever they look like.
-    as_text
-        Columns to be read as text whatever they look like; all of the above among them
-        where that matters.
-    """
-
-    names: tuple[str, ...]
-    places: tuple[int, ...]
-    ids: int | None = None
-    candidate: int | None = None
-    obs: frozenset[int] = frozenset()
-    categories: frozenset[int] = frozenset()
-    as_text: frozenset[int] = frozenset()
-
-    def is_feature(self, j: int) -> bool:
-        """Whether a column's numbers are features."""
-        return j != self.ids and j not in self.obs
-
-    def reading_as_text(self, columns: frozenset[int]) -> Roles:
-        """Return the roles with more columns read as text."""
-        return replace(self, as_text=self.as_text | columns)
-
-
-def assign_roles(
-    names: Sequence[str], options: SourceOptions, where: str, index: int | None = None
-) -> Roles:
-    """Return the roles of columns.
-
-    Parameters
-    ----------
-    names
-        Names of all columns, as they are in the file.
-    options
-        Which of them to drop, and so on.
-    where
-        Place to name in errors.
-    index
-        A column that is there to name the rows, such as one without a name.
-
-    Raises
-    ------
-    InputError
-        If a name occurs twice, or an option names a column that is not there or that
-        another option names too.
-    """
-    _check_names(names, options, where)
-    expected = options.expected
-    drop = {*options.drop}
-    if options.ids is not None and index is not None and options.ids != names[index]:
-        drop |= {names[index]} if options.ids else set()
-    places = [i for i, name in enumerate(names) if name not in drop]
-    kept = [names[i] for i in places]
-    if not kept:
-        raise InputError(where, "at least one column", "none that is left", "Drop fewer of them.")
-    chosen = names[index] if options.ids is None and index is not None else options.ids
-    ids = kept.index(chosen) if chosen else None
-    obs = {*options.obs, *(expected.obs_kinds if expected else ())}
-    categories = {*options.categories, *_expected_categories(expected)}
-    candidate = _candidate(kept, ids, obs | categories, options)
-    if candidate is not None and expected is not None and expected.ids_kind == "text":
-        ids, candidate = candidate, None  # it names the rows even if all names are numbers
-    roles = Roles(
-        tuple(kept),
-        tuple(places),
-        ids,
-        candidate,
-        frozenset(j for j, name in enumerate(kept) if name in obs and j != ids),
-        frozenset(j for j, name in enumerate(kept) if name in categories and j != ids),
-    )
-    return roles.reading_as_text(roles.categories | _expected_texts(kept, expected))
-
-
-def _check_names(names: Sequence[str], options: SourceOptions, where: str) -> None:
-    if len(set(names)) < len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        got = f"{twice!r} twice"
-        raise InputError(where, "columns with different names", got, "Rename one of them.")
-    chosen = [options.ids] if options.ids else []
-    wanted = [*chosen, *options.drop, *options.categories, *options.obs]
-    for name in wanted:
-        if name not in names:
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise InputError(where, f"a column {name!r}", shown, "Check the name.")
-        if wanted.count(name) > 1:
-            hint = "Name a column for ids, drop, category or obs, but only once."
-            raise InputError(where, "one role for each column", f"{name!r} twice", hint)
-
-
-def _expected_categories(expected: Expected | None) -> list[str]:
-    columns = expected.columns if expected else ()
-    return [column.name for column in columns if column.kind == "category"]
-
-
-def _expected_texts(names: list[str], expected: Expected | None) -> frozenset[int]:
-    kinds = expected.obs_kinds if expected else {}
-    return frozenset(j for j, name in enumerate(names) if kinds.get(name) == "text")
-
-
-def _candidate(
-    names: list[str], ids: int | None, taken: set[str], options: SourceOptions
-) -> int | None:
-    is_free = ids is None and options.ids is None and len(names) > 1 and names[0] not in taken
-    expected = options.expected
-    if not is_free or (expected and names[0] in {column.name for column in expected.columns}):
-        return None
-    return 0
 
 
 @dataclass
@@ -498,17 +372,3 @@ def _rounded(totals: Totals, schema: Schema) -> list[str]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names[:8])) + (", ..." if len(names) > 8 else "")
-
-
-def check_same_names(names: Sequence[str], first: Sequence[str], url: str, first_url: str) -> None:
-    """Refuse a file whose columns are not those of the first one."""
-    if list(names) == list(first):
-        return
-    pairs = enumerate(zip(names, first, strict=False))
-    differing = next((i for i, (a, b) in pairs if a != b), None)
-    if differing is None:
-        expected, got = f"{len(first)} columns as in {first_url}", f"{len(names)}"
-    else:
-        expected = f"column {differing + 1} named {first[differing]!r} as in {first_url}"
-        got = repr(names[differing])
-    raise InputError(url, expected, got, "Give all files the same header.")

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from distclust import events
 from distclust.errors import StoreError
 from distclust.store.matrix import slice_csr
 from distclust.store.row_views import join_rows
@@ -128,7 +129,9 @@ class Spool:
             Name in progress events.
         """
         numbered = list(enumerate(items))
-        for pieces in mapper(_spool_item, numbered, parse, self, *shared, stage=stage):
+        # If one item is all there is, its pieces are told, though not how many will come.
+        inner = f"{stage} pieces" if stage and len(numbered) == 1 else ""
+        for pieces in mapper(_spool_item, numbered, parse, self, inner, *shared, stage=stage):
             yield from pieces
 
     def find(self, number: int, part: int = 0) -> Piece | None:
@@ -239,7 +242,7 @@ def _size(dtype: str, shape: Sequence[int]) -> int:
 
 
 def _spool_item(
-    numbered: tuple[int, Any], parse: Callable[..., Work], spool: Spool, *shared: Any
+    numbered: tuple[int, Any], parse: Callable[..., Work], spool: Spool, stage: str, *shared: Any
 ) -> tuple[Piece, ...]:
     """Return the pieces of one item, parsed where they are not in the spool yet."""
     number, item = numbered
@@ -250,9 +253,14 @@ def _spool_item(
     if isinstance(work, Parsed):
         return (spool.write(number, work),)
     pieces = []
+    progress = events.Progress(stage)
     for part, (make, is_last) in enumerate(_marked_last(_ahead(work))):
         piece = spool.find(number, part)
         pieces.append(piece or spool.write(number, make(), part, is_last))
+        if stage:
+            progress.advance()
+    if stage:
+        progress.flush()
     return tuple(pieces)
 
 

@@ -16,15 +16,8 @@ from distclust.errors import InputError
 from distclust.store.matrix import Column
 from distclust.store.sources import Expected, SourceOptions, cells, schema
 from distclust.store.sources.packing import pack
-from distclust.store.sources.schema import (
-    Roles,
-    Schema,
-    Totals,
-    assign_roles,
-    check_same_names,
-    settle,
-    smallest_integer,
-)
+from distclust.store.sources.roles import Roles, assign_roles, check_same_names
+from distclust.store.sources.schema import Schema, Totals, settle, smallest_integer
 
 
 def survey(columns: dict[str, list[Any]], roles: Roles | None = None) -> Schema:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from distclust import events
 from distclust.engine import map_ordered
 from distclust.errors import StoreError
 from distclust.store.mapping import serial_map
@@ -75,6 +76,18 @@ def test_fill__goes_on_within_an_item_of_several_pieces(spool: Spool) -> None:
     assert [piece.n_rows for piece in pieces] == [1, 2, 3, 4, 5, 6]
     # 4 waited to see whether it was the last one.
     assert calls == [1, 2, 3, 4, -1, 5, 6]
+
+
+def test_fill__tells_the_pieces_of_a_single_item(spool: Spool) -> None:
+    told: list[Any] = []
+    with events.listen(lambda event: told.append((event.stage, event.done, event.total))):
+        list(spool.fill(parse_parts, [[1, 2, 3]], 1, mapper=serial_map, stage="reading"))
+    assert told[0] == ("reading", 0, 1)
+    assert told[-2:] == [("reading pieces", 3, None), ("reading", 1, 1)]
+    with events.listen(lambda event: told.append(event.stage)):
+        list(spool.fill(parse_parts, [[4], [5]], 1, mapper=serial_map, stage="again"))
+        list(spool.fill(parse_parts, [[6]], 1, mapper=serial_map))
+    assert "again pieces" not in told
 
 
 def test_fill__a_generator_that_fails_leaves_its_item_open(spool: Spool) -> None:
