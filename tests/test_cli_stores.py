@@ -296,3 +296,18 @@ def test_ingest__the_same_again_changes_nothing(table: Path, store: Path) -> Non
     assert run("ingest", table, store, "-q") == 0
     after = {path: path.stat().st_mtime_ns for path in store.rglob("*") if path.is_file()}
     assert after == before
+
+
+def test_ingest__ids_that_repeat_and_decimal_commas_are_not_taken_for_categories(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "twice.csv").write_text("user_id,a\nx,1\ny,2\nx,3\n")
+    assert run("ingest", tmp_path / "twice.csv", tmp_path / "a.zarr", "-q") == 2
+    assert "--ids user_id" in capsys.readouterr().err
+    command = ("ingest", tmp_path / "twice.csv", tmp_path / "a.zarr", "-q")
+    assert run(*command, "--ids", "user_id", "--duplicates", "last") == 0
+    assert open_store(tmp_path / "a.zarr").matrix().read_all().tolist() == [[2], [3]]
+    (tmp_path / "comma.csv").write_text("a;b\n1;0,5\n2;1,5\n")
+    assert run("ingest", tmp_path / "comma.csv", tmp_path / "b.zarr", "-q") == 2
+    assert "decimal comma" in capsys.readouterr().err
+    assert not (tmp_path / "b.zarr").exists()

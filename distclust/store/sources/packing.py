@@ -135,7 +135,7 @@ def _flags(
     for j, flag in known.items():
         found[j] = flag
     for j in roles.as_text & columns.keys():
-        pass
+        found[j] = found[j] and TEXT
     if numbers is not None:
         found[list(numbers.places)] = numbers.flags
     return found

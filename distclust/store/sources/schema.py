@@ -14,6 +14,8 @@ value is missing or occurs twice.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -29,6 +31,8 @@ Kind: TypeAlias = Literal["integer", "real", "bool", "date", "text"]
 
 MAX_LEVELS = 65_536
 LONG = 2**53  # from here on, not all whole numbers are real ones in double precision
+_ID_NAME = re.compile(r"(?:^|[\W_])(?:id|ids|uid|uuid|guid)$", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _LARGEST = 2**63 - 1  # of the whole numbers that ids and annotations can be
 SLIPS = 0.5  # a column with a smaller share of cells that are not numbers is one of numbers
 
@@ -256,7 +260,7 @@ def settle(
     """
     totals.check_slips()
     roles = totals.roles
-    ids = roles.ids if roles.ids is not None else _named_by(totals, is_distinct)
+    ids = roles.ids if roles.ids is not None else _named_by(totals, is_distinct, where)
     rest = [j for j in range(len(roles.names)) if j != ids]
     features = [j for j in rest if j not in roles.obs and totals.kind(j) != "date"]
     if totals.n_rows == 0 or not features:
@@ -276,13 +280,31 @@ def settle(
     return replace(schema, notes=(*_notes(totals, ids, features), *_rounded(totals, schema)))
 
 
-def _named_by(totals: Totals, is_distinct: Callable[[int], bool]) -> int | None:
-    """Return the first column if it is text that tells all rows apart."""
+def _named_by(totals: Totals, is_distinct: Callable[[int], bool], where: str) -> int | None:
+    """Return the first column if it is text that tells all rows apart.
+
+    One that is called an id but does not is a slip more often than a category.
+    """
     j = totals.roles.candidate
     facts = None if j is None else totals.texts.get(j)
     if j is None or facts is None or totals.kind(j) not in ("text", "date") or totals.missing[j]:
         return None
-    return j if facts.is_distinct and is_distinct(j) else None
+    if facts.is_distinct and is_distinct(j):
+        return j
+    name = totals.roles.names[j]
+    if _ID_NAME.search(name):
+        hint = f"Pass --ids {shlex.quote(name)} (with --duplicates to keep one), or --ids ''."
+        where = f"{where}, column {name!r}"
+        raise InputError(where, "ids that differ, as its name says", "some twice", hint)
+    return None
+
+
+def _check_no_commas(levels: set[str], name: str, where: str, *, is_meant: bool) -> None:
+    """Refuse numbers with decimal commas, which would pass for categories."""
+    if levels and not is_meant and all(map(_DECIMAL_COMMA.fullmatch, levels)):
+        got = f"{min(levels)!r}, with a decimal comma"
+        hint = f"Write points instead of commas, or pass --category {shlex.quote(name)}."
+        raise InputError(f"{where}, column {name!r}", "numbers", got, hint)
 
 
 def _column(totals: Totals, j: int, known: Column | None, where: str) -> Column:
@@ -293,6 +315,7 @@ def _column(totals: Totals, j: int, known: Column | None, where: str) -> Column:
             hint = f"Leave the column out with --drop {name}, or keep it with --obs {name}."
             got = f"more than {MAX_LEVELS:,}"
             raise InputError(f"{where}, column {name!r}", "few different values", got, hint)
+        _check_no_commas(levels, name, where, is_meant=j in totals.roles.categories)
         old = known.levels if known else ()
         return Column(name, "category", (*old, *sorted(levels.difference(old))))
     if known is not None and known.kind == "category":
@@ -358,7 +381,17 @@ def _notes(totals: Totals, ids: int | None, features: list[int]) -> list[str]:
     texts = [roles.names[j] for j in features if totals.kind(j) == "text"]
     if texts:
         notes.append(f"Text is read as categories: {_listed(texts)}.")
+    many = [roles.names[j] for j in features if _is_nearly_distinct(totals, j)]
+    if many:
+        told = "Nearly every row has a category of its own; consider --drop or --obs"
+        notes.append(f"{told}: {_listed(many)}.")
     return notes
+
+
+def _is_nearly_distinct(totals: Totals, j: int) -> bool:
+    facts = totals.texts.get(j) if totals.kind(j) == "text" else None
+    levels = facts.levels if facts is not None else None
+    return levels is not None and totals.n_rows >= 20 and 2 * len(levels) > totals.n_rows
 
 
 def _rounded(totals: Totals, schema: Schema) -> list[str]:
