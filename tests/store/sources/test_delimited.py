@@ -6,6 +6,7 @@ import csv
 import datetime
 import gzip
 import io
+import itertools
 import json
 import math
 import secrets
@@ -26,6 +27,7 @@ from distclust.store.sources import (
     SourceOptions,
     cells,
     delimited,
+    find_files,
     header,
     number_cells,
     open_source,
@@ -308,6 +310,33 @@ def test_last_line_end__agrees_with_the_csv_module(text: str) -> None:
         assert text[opened] == '"'
         inside = numerics.last_line_end(data[opened + 1 :], ord(","), ord("\n"), True)
         assert inside == (0, 0)
+
+
+@hypothesis.given(
+    st.lists(st.text('a,"\n', max_size=8), min_size=1, max_size=30), st.integers(1, 40)
+)
+def test_find_line_ends__cuts_between_records_only(
+    tmp_path_factory: Any, texts: list[str], size: int
+) -> None:
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    starts = [content.tell()]
+    for text in texts:
+        writer.writerow([text, "b"])
+        starts.append(content.tell())
+    path = write(tmp_path_factory.mktemp("cut") / "t.csv", "x,y\n" + content.getvalue())
+    (file,) = find_files(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delimited, "PIECE_BYTES", size)
+        parts = delimited.cut_file(file, header.read_header(file, SourceOptions()))
+    exact = delimited.find_line_ends(parts, serial_map)
+    first = exact[0].start
+    assert [part.start for part in exact[1:]] == [part.stop for part in exact[:-1]]
+    assert exact[-1].stop == file.size
+    assert {part.start - first for part in exact} <= set(starts)
+    # Cuts are about as far apart as they were asked to be.
+    longest = max(b - a for a, b in itertools.pairwise(starts))
+    assert max(part.stop - part.start for part in exact) <= 2 * (size + longest)
 
 
 # ---- numbers --------------------------------------------------------------------------------

@@ -269,3 +269,13 @@ def test_flag_of__what_is_no_cell_is_refused(dtype: Any) -> None:
     with pytest.raises(InputError, match="--drop"):
         cells.flag_of(dtype, "column 'x'")
     assert cells.flag_of(pa.dictionary(pa.int8(), pa.int64()), "") == schema.TEXT
+
+
+def test_level_codes__levels_that_nobody_told_of_are_refused() -> None:
+    levels = pa.array(["a", "b"])
+    column = pa.chunked_array([pa.array(["b", None]), pa.array(["a"])])
+    np.testing.assert_array_equal(cells.level_codes(column, levels, "x"), [1, np.nan, 0])
+    encoded = column.dictionary_encode()
+    np.testing.assert_array_equal(cells.level_codes(encoded, levels, "x"), [1, np.nan, 0])
+    with pytest.raises(InputError, match="x: expected the source as it was at first"):
+        cells.level_codes(column, levels[:1], "x")
