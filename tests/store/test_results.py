@@ -982,9 +982,7 @@ def test_new_id__sorts_by_time_and_is_unique():
     assert not is_id(names[0] + "\n")
 
 
-def test_store__a_path_that_is_a_file_is_an_oserror(tmp_path: Path):
+def test_store__a_path_that_is_a_file_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("x")
-    store = ResultsStore(tmp_path / "file")
-    assert store.current() is None
-    with pytest.raises(OSError, match="file"):
-        begin(store)
+    with pytest.raises(InputError, match="got a file"):
+        ResultsStore(tmp_path / "file")
