@@ -126,6 +126,15 @@ def test_binarise__sparse_stays_sparse_where_zeros_stay_zeros(
     np.testing.assert_array_equal(ones(prepared), oracle(x.astype(float), rule))
 
 
+def test_binarise__zeros_below_a_percentile_are_ones() -> None:
+    x = np.full((40, 2), 5.0)
+    x[::10, 0], x[::9, 1] = 0, 4  # skewed to the left, with the threshold above zero
+    prepared = turn(scipy.sparse.csr_array(x), "skewness")
+    assert not prepared.rows.is_sparse
+    np.testing.assert_array_equal(ones(prepared), oracle(x, "skewness"))
+    assert ones(prepared)[:, 0].tolist() == [1, *[0] * 9] * 4
+
+
 def test_binarise__a_column_or_row_of_equal_values_has_no_ones() -> None:
     x = np.full((3, 3), 0.3950917083579676)  # a third of three times that is less
     assert 3 * x[0, 0] / 3 < x[0, 0]
