@@ -127,7 +127,7 @@ def run_open(n_blocks: int) -> Results:
     import distclust
     from distclust.store import block_rows_for
 
-    n_features = 2**20  # the smallest blocks there are
+    n_features = 100_000  # from here on blocks are small
     rows_each = block_rows_for(n_features, is_sparse=True)
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "many.zarr")
