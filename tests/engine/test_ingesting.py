@@ -31,7 +31,7 @@ def test_ingest__an_iterator_is_never_taken_for_an_earlier_one(tmp_path: Path) -
 
 def test_ingest__unknown_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected an option among"):
-        distclust.ingest(batches(0, 1), tmp_path / "x.zarr", seperator=";")
+        distclust.ingest(batches(0, 1), tmp_path / "x.zarr", delimiter=";")
     assert not (tmp_path / "x.zarr").exists()
 
 
@@ -109,7 +109,7 @@ def test_ingest__a_wrong_iterator_does_not_cost_the_work_of_a_killed_run(tmp_pat
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"how": "apend"}, {"layout": "sparse"}, {"storage": "cold"}, {"duplicates": "frist"}],
+    [{"how": "extend"}, {"layout": "sparse"}, {"storage": "cold"}, {"duplicates": "newest"}],
 )
 def test_ingest__misspelt_choices_are_refused(tmp_path: Path, wrong: dict[str, str]) -> None:
     with pytest.raises(InputError, match="expected one of"):

@@ -304,7 +304,7 @@ def test_results__a_matrix_store_is_left_alone(place):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"layout": "sparse"}, {"codec": "cold"}, {"duplicates": "frist"}]
+    "wrong", [{"layout": "sparse"}, {"codec": "cold"}, {"duplicates": "newest"}]
 )
 def test_create_store__misspelt_options_are_refused(place, wrong):
     with pytest.raises(InputError, match="expected one of"):
