@@ -176,7 +176,7 @@ def test_check_key__what_passes_stays_inside(key):
         check_key(key)
     except StoreError:
         return
-    assert os.path.normpath(f"/root/{key}") == f"/root/{key}"
+    assert os.path.normpath(f"/top/{key}") == f"/top/{key}"
 
 
 @pytest.mark.parametrize("method", ["read", "read_array", "size", "exists", "write", "create"])
