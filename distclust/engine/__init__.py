@@ -14,10 +14,14 @@ from distclust.engine.diagnosis import doctor
 from distclust.engine.ingesting import ingest
 from distclust.engine.matrices import as_matrix
 from distclust.engine.sessions import Session, connect, current_client, local_threads
+from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
 from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
 
 __all__ = [
+    "SPAN_BLOCKS",
+    "Rows",
     "Session",
+    "Span",
     "allowed_cores",
     "as_matrix",
     "connect",
@@ -27,9 +31,12 @@ __all__ = [
     "local_threads",
     "map_blocks",
     "map_ordered",
+    "map_spans",
+    "n_spans",
     "one_blas_thread",
     "profile_matrix",
     "reduce_blocks",
     "run",
+    "span_bounds",
     "thread_map",
 ]

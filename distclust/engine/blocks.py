@@ -9,12 +9,15 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from distclust import events
+from distclust.engine.pieces import Pieces, check_travels, map_pieces, reported
 from distclust.engine.sessions import current_client, local_threads
 from distclust.engine.threads import count_of, map_in_order, one_blas_thread
 from distclust.store import Block, Matrix, Profile, profile_block
+
+if TYPE_CHECKING:
+    from distclust.engine.dask_matrix import Cut, DaskMatrix
 
 Result = TypeVar("Result")
 
@@ -31,7 +34,8 @@ def map_blocks(
     matrix
         Read block by block; only blocks in work are in memory.
     shared
-        Values that every call gets; sent to a cluster once.
+        Values that every call gets; sent to a cluster once, and opened once by each worker,
+        whose calls share them: nobody writes into them.
     stage
         Name in progress events and on the dashboard; no events without it.
 
@@ -41,19 +45,8 @@ def map_blocks(
     the first value is asked for. A worker that dies is replaced by another: the values
     are the same.
     """
-    _check_travels(function)
-    n_blocks = matrix.n_blocks
-    client = current_client()
-    if client is None:
-        results = map_in_order(
-            lambda i: function(matrix.block(i), matrix.block_bounds(i)[0], *shared),
-            range(n_blocks),
-            local_threads(),
-        )
-    else:
-        results = _map_on_client(client, function, matrix, shared, stage)
-    with matrix.held():
-        yield from _reported(results, n_blocks, stage)
+    indices = range(matrix.n_blocks)
+    yield from map_pieces(_BLOCKS, indices, function, matrix, shared, stage)
 
 
 def reduce_blocks(
@@ -74,7 +67,7 @@ def map_ordered(
 
     Items are taken as they are needed: they may come from a stream.
     """
-    _check_travels(function)
+    check_travels(function)
     client = current_client()
     if client is None:
         results = map_in_order(lambda item: function(item, *shared), items, local_threads())
@@ -83,7 +76,7 @@ def map_ordered(
 
         arguments = ((item,) for item in items)
         results = map_items(client, function, arguments, shared, stage or function.__name__)
-    yield from _reported(results, count_of(items, None), stage)
+    yield from reported(results, count_of(items, None), stage)
 
 
 def run(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
@@ -92,7 +85,7 @@ def run(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
     The function may use `local_threads` threads. A `Matrix` over a Dask array arrives on
     the worker as one in memory, without passing through this process.
     """
-    _check_travels(function)
+    check_travels(function)
     client = current_client()
     if client is None:
         with one_blas_thread:
@@ -112,44 +105,12 @@ def _profile_rows(block: Block, start: int) -> Profile:
     return profile_block(block)
 
 
-def _map_on_client(
-    client: Any,
-    function: Callable[..., Result],
-    matrix: Matrix,
-    shared: tuple[Any, ...],
-    stage: str,
-) -> Iterator[Result]:
-    from distclust.engine.dask_matrix import DaskMatrix
-    from distclust.engine.on_client import map_dask_blocks, map_items
-
-    name = stage or function.__name__
-    if isinstance(matrix, DaskMatrix):
-        return map_dask_blocks(client, function, matrix, shared, name)
-    indices = range(matrix.n_blocks)
-    if matrix.travels_by_name:
-        sent = (function, matrix, *shared)
-        return map_items(client, _read_and_call, ((i,) for i in indices), sent, name)
-    arguments = ((matrix.block(i), matrix.block_bounds(i)[0]) for i in indices)
-    return map_items(client, function, arguments, shared, name)
+def _read_block(matrix: Matrix, index: int) -> tuple[Block, int]:
+    return matrix.block(index), matrix.block_bounds(index)[0]
 
 
-def _read_and_call(
-    index: int, function: Callable[..., Result], matrix: Matrix, *shared: Any
-) -> Result:
-    """Read a block where it is worked on; runs on a worker that sees the store."""
-    return function(matrix.block(index), matrix.block_bounds(index)[0], *shared)
+def _cut_block(matrix: DaskMatrix, index: int) -> Cut:
+    return matrix.cut(index)
 
 
-def _reported(results: Iterator[Result], total: int | None, stage: str) -> Iterator[Result]:
-    if not stage:
-        yield from results
-        return
-    with events.stage(stage, total) as progress:
-        for result in results:
-            progress.advance()
-            yield result
-
-
-def _check_travels(function: Callable[..., Any]) -> None:
-    name = getattr(function, "__qualname__", "")
-    assert "<" not in name, f"{name}: only module-level functions reach a worker by name"
+_BLOCKS = Pieces(_read_block, _read_block, _cut_block)

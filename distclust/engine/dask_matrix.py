@@ -64,6 +64,10 @@ class Cut:
         check_no_infinity(values, self.where, self.first_row)
         return aligned(values, self.dtype)
 
+    def arguments(self, *chunks: Any) -> tuple[Block, int]:
+        """Return what a function of a block gets: the block and its first row."""
+        return self.assemble(*chunks), self.first_row
+
     def _read(self, chunk: Any, length: int) -> Any:
         """Return one chunk in the layout of the matrix, if it is what was announced."""
         values = to_layout(chunk)
@@ -85,6 +89,8 @@ class Cut:
 
 def to_layout(chunk: Any) -> Any:
     """Return a chunk as a numpy array or a scipy matrix that can be sliced."""
+    if is_scipy_sparse(chunk) and chunk.format == "csr":
+        return chunk
     if hasattr(chunk, "asformat"):  # scipy's, and the `sparse` package's
         return chunk.asformat("coo").tocsr()
     return np.asarray(chunk)

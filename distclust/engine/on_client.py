@@ -19,13 +19,14 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
 from distclust import events
-from distclust.engine.dask_matrix import Cut, DaskMatrix, hold_in_memory
+from distclust.engine.dask_matrix import DaskMatrix, hold_in_memory
+from distclust.engine.pieces import PieceCut
 from distclust.engine.threads import grant_threads, one_blas_thread
 from distclust.errors import ClusterError
 
@@ -111,16 +112,17 @@ def map_items(
         yield _open(client, pending.popleft())
 
 
-def map_dask_blocks(
+def map_cuts(
     client: Any,
     function: Callable[..., Any],
     matrix: DaskMatrix,
+    cuts: Sequence[PieceCut],
     shared: tuple[Any, ...],
     name: str,
 ) -> Iterator[Any]:
-    """Yield ``function(block, start, *shared)`` over blocks whose chunks are Dask's.
+    """Yield ``function(*piece, *shared)`` over pieces whose chunks are Dask's.
 
-    One graph with a task for every block, so that a chunk touched by several blocks is
+    One graph with a task for every piece, so that a chunk touched by several pieces is
     computed once and Dask decides when to let go of it.
     """
     import dask
@@ -130,8 +132,7 @@ def map_dask_blocks(
     common = _submit(client, _hold, f"{prefix}-shared", _seal(*shared))
     call = dask.delayed(_call_cut, pure=False)
     tasks = []
-    for i in range(matrix.n_blocks):
-        cut = matrix.cut(i)
+    for i, cut in enumerate(cuts):
         chunks = [matrix.chunks[j] for j in cut.chunks]
         sealed = dask.delayed(_seal(order, cut), traverse=False, pure=False)
         tasks.append(call(sealed, common, *chunks, dask_key_name=f"{prefix}-{i}"))
@@ -271,9 +272,9 @@ def _call_item(sealed: _Sealed, shared: _Sealed) -> _Sealed:
 
 def _call_cut(sealed: _Sealed, shared: _Sealed, *chunks: Any) -> _Sealed:
     order: _Order
-    cut: Cut
+    cut: PieceCut
     order, cut = sealed.open()
-    return order.call(cut.assemble(*chunks), cut.first_row, *shared.open())
+    return order.call(*cut.arguments(*chunks), *shared.open())
 
 
 def _call_hold(sealed: _Sealed, *chunks: Any) -> Any:

@@ -164,7 +164,10 @@ class Matrix(ABC):
 
     def block_ids(self, index: int) -> Array:
         """Identifiers of the rows of block `index`, shape (rows,)."""
-        return self.row_ids[slice(*self.block_bounds(index))]
+        start, stop = self.block_bounds(index)
+        if self._row_ids is None:  # never all of them for the sake of a block
+            return np.arange(start, stop)
+        return self._row_ids[start:stop]
 
     def block_keys(self, index: int) -> npt.NDArray[np.uint64]:
         """64-bit keys of the rows of block `index`, shape (rows,); see `row_keys`."""

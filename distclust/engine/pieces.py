@@ -1,0 +1,121 @@
+"""Map a function over pieces of a matrix, wherever the matrix lies and the work runs.
+
+Blocks and spans of blocks are the pieces there are. What differs between them is how a
+piece is read here, packed to be sent, or put together from the chunks of a Dask array;
+all the rest is here, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from distclust import events
+from distclust.engine.sessions import current_client, local_threads
+from distclust.engine.threads import map_in_order
+from distclust.store import Matrix
+
+Result = TypeVar("Result")
+
+
+class PieceCut(Protocol):
+    """How a piece is put together from the chunks of a Dask array; sent to workers."""
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Numbers of the chunks it touches."""
+
+    def arguments(self, *chunks: Any) -> tuple[Any, ...]:
+        """Return what a function gets for the piece, from the values of these chunks."""
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """A way to take a matrix apart; every field is a module-level function.
+
+    Attributes
+    ----------
+    read
+        Arguments for the piece of that number, which may read rows when they are asked for.
+    pack
+        The same with all rows in memory, ready to be sent.
+    cut
+        How the piece of a `DaskMatrix` is put together.
+    """
+
+    read: Callable[[Matrix, int], tuple[Any, ...]]
+    pack: Callable[[Matrix, int], tuple[Any, ...]]
+    cut: Callable[[Any, int], PieceCut]
+
+
+def map_pieces(
+    pieces: Pieces,
+    indices: Sequence[int],
+    function: Callable[..., Result],
+    matrix: Matrix,
+    shared: tuple[Any, ...],
+    stage: str,
+) -> Iterator[Result]:
+    """Yield ``function(*piece, *shared)`` for the pieces of these numbers, in order."""
+    check_travels(function)
+    client = current_client()
+    if client is None:
+        results = map_in_order(
+            lambda i: function(*pieces.read(matrix, i), *shared), indices, local_threads()
+        )
+    else:
+        results = _map_on_client(client, pieces, indices, function, matrix, shared, stage)
+    with matrix.held():
+        yield from reported(results, len(indices), stage)
+
+
+def _map_on_client(
+    client: Any,
+    pieces: Pieces,
+    indices: Sequence[int],
+    function: Callable[..., Result],
+    matrix: Matrix,
+    shared: tuple[Any, ...],
+    stage: str,
+) -> Iterator[Result]:
+    from distclust.engine.dask_matrix import DaskMatrix
+    from distclust.engine.on_client import map_cuts, map_items
+
+    name = stage or function.__name__
+    if isinstance(matrix, DaskMatrix):
+        cuts = [pieces.cut(matrix, i) for i in indices]
+        return map_cuts(client, function, matrix, cuts, shared, name)
+    if matrix.travels_by_name:
+        sent = (pieces.read, function, matrix, *shared)
+        return map_items(client, _read_and_call, ((i,) for i in indices), sent, name)
+    arguments = (pieces.pack(matrix, i) for i in indices)
+    return map_items(client, function, arguments, shared, name)
+
+
+def _read_and_call(
+    index: int,
+    read: Callable[[Matrix, int], tuple[Any, ...]],
+    function: Callable[..., Result],
+    matrix: Matrix,
+    *shared: Any,
+) -> Result:
+    """Read a piece where it is worked on; runs on a worker that sees the store."""
+    return function(*read(matrix, index), *shared)
+
+
+def reported(results: Iterator[Result], total: int | None, stage: str) -> Iterator[Result]:
+    """Yield the results, with a progress event for each if the stage has a name."""
+    if not stage:
+        yield from results
+        return
+    with events.stage(stage, total) as progress:
+        for result in results:
+            progress.advance()
+            yield result
+
+
+def check_travels(function: Callable[..., Any]) -> None:
+    """Refuse a function that a worker could not import."""
+    name = getattr(function, "__qualname__", "")
+    assert "<" not in name, f"{name}: only module-level functions reach a worker by name"

@@ -1,0 +1,240 @@
+"""Span maps: the rows and keys of blocks, eight blocks a task, wherever the work runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse
+
+from distclust import engine, events
+from distclust.seeding import row_keys
+from distclust.store import ArrayMatrix, Matrix, SparseMatrix
+
+BLOCK_ROWS = 64
+N_ROWS = 19 * BLOCK_ROWS + 5  # twenty blocks, the last not full: three spans, the last short
+N_FEATURES = 7
+MANY_FEATURES = 100_000  # sparse blocks of 4,096 rows
+
+
+class Seen(NamedTuple):
+    """All that a function can see of one block, as comparable values."""
+
+    block: int
+    start: int
+    values: bytes
+    keys: bytes
+
+
+def see(index: int, start: int, block: Any, keys: Any) -> Seen:
+    parts = (block.data, block.indices, block.indptr) if scipy.sparse.issparse(block) else (block,)
+    return Seen(index, start, b"".join(part.tobytes() for part in parts), keys.tobytes())
+
+
+def see_span(span: engine.Span) -> tuple[int, int, int, list[Seen]]:
+    return span.index, span.start, span.stop, [see(*rows) for rows in span]
+
+
+def add_to_number(span: engine.Span, step: int, factor: int) -> int:
+    return (span.index + step) * factor
+
+
+def see_twice(span: engine.Span) -> bool:
+    return [see(*rows) for rows in span] == [see(*rows) for rows in span]
+
+
+def process_of(span: engine.Span) -> int:
+    return os.getpid()
+
+
+def see_but_die_once(span: engine.Span, trace: Path) -> tuple[int, int, int, list[Seen]]:
+    """Kill the worker that comes to the second span, the first time one does."""
+    if span.index == 1 and not trace.exists():
+        trace.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return see_span(span)
+
+
+def blocks_in_spans(matrix: Matrix) -> list[tuple[int, int, int, list[Seen]]]:
+    """What the spans must be, from the blocks alone and by plain slicing."""
+    seen = [
+        see(i, matrix.block_bounds(i)[0], matrix.block(i), matrix.block_keys(i))
+        for i in range(matrix.n_blocks)
+    ]
+    stops = [matrix.block_bounds(i)[1] for i in range(matrix.n_blocks)]
+    runs = [(seen[i : i + 8], stops[i : i + 8]) for i in range(0, len(seen), 8)]
+    return [(number, run[0].start, ends[-1], run) for number, (run, ends) in enumerate(runs)]
+
+
+def small_blocks(matrix: Matrix) -> Matrix:
+    matrix.block_rows = BLOCK_ROWS
+    return matrix
+
+
+@pytest.fixture(scope="module")
+def values() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(N_ROWS, N_FEATURES)) * rng.integers(2, size=(N_ROWS, N_FEATURES))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> Matrix:
+    """A store of ten blocks, of which one lost all its rows and others lost some."""
+    rng = np.random.default_rng(1)
+    n_rows = 9 * 4096 + 100
+    rows, columns = np.arange(n_rows), rng.integers(MANY_FEATURES, size=n_rows)
+    counts = scipy.sparse.csr_array((rng.integers(1, 9, n_rows), (rows, columns)))
+    counts.resize(n_rows, MANY_FEATURES)
+    store = engine.ingest(iter([counts]), tmp_path_factory.mktemp("stored") / "X.zarr")
+    ids = store.matrix().row_ids
+    return store.delete([*ids[10:20], *ids[2 * 4096 : 3 * 4096], ids[-1]]).matrix()
+
+
+@pytest.fixture(params=["array", "named", "sparse", "dask", "dask_sparse", "stored"])
+def matrix(request, values) -> Matrix:
+    if request.param == "stored":
+        return request.getfixturevalue("stored")
+    chunked = da.from_array(values, chunks=(300, 4))
+    names = np.array([f"row {i}" for i in range(N_ROWS)], object)
+    made = {
+        "array": lambda: ArrayMatrix(values),
+        "named": lambda: ArrayMatrix(values, row_ids=names),
+        "sparse": lambda: SparseMatrix(scipy.sparse.csr_array(values), row_ids=names),
+        "dask": lambda: engine.as_matrix(chunked),
+        "dask_sparse": lambda: engine.as_matrix(chunked.map_blocks(scipy.sparse.coo_array)),
+    }
+    return small_blocks(made[request.param]())
+
+
+def check_spans(matrix: Matrix) -> None:
+    expected = blocks_in_spans(matrix)
+    assert len(expected) == engine.n_spans(matrix) >= 2
+    assert list(engine.map_spans(see_span, matrix)) == expected
+    bounds = [engine.span_bounds(matrix, i) for i in range(engine.n_spans(matrix))]
+    assert bounds == [(start, stop) for _, start, stop, _ in expected]
+    assert (bounds[0][0], bounds[-1][1]) == (0, matrix.shape[0])
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_map_spans__equal_blocks_in_process(matrix, threads):
+    with engine.connect("threads", threads=threads):
+        check_spans(matrix)
+
+
+@pytest.mark.cluster
+def test_map_spans__equal_blocks_on_a_client(matrix, on_client):
+    check_spans(matrix)
+    assert os.getpid() not in engine.map_spans(process_of, matrix)
+    assert all(engine.map_spans(see_twice, matrix))
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("rows", [N_ROWS, 700, 64, (1, 0, N_ROWS - 101, 100)])
+def test_map_spans__any_chunking_equals_one_array(values, rows, local_client):
+    expected = blocks_in_spans(small_blocks(ArrayMatrix(values)))
+    chunked = da.from_array(values, chunks=(rows, N_FEATURES))
+    assert list(engine.map_spans(see_span, small_blocks(engine.as_matrix(chunked)))) == expected
+    with local_client.as_current():
+        assert list(engine.map_spans(see_span, small_blocks(engine.as_matrix(chunked)))) == expected
+
+
+@pytest.mark.cluster
+def test_map_spans__leaves_out_what_is_skipped(matrix, local_client):
+    expected = [span for span in blocks_in_spans(matrix) if span[0] != 1]
+    assert list(engine.map_spans(see_span, matrix, skip={1})) == expected
+    with local_client.as_current():
+        assert list(engine.map_spans(see_span, matrix, skip=[1, 1, 99])) == expected
+        assert list(engine.map_spans(see_span, matrix, skip=range(9))) == []
+
+
+def test_map_spans__reads_nothing_of_what_is_skipped(values):
+    read = []
+
+    class Watched(ArrayMatrix):
+        def block(self, index: int) -> Any:
+            read.append(index)
+            return super().block(index)
+
+    list(engine.map_spans(see_span, small_blocks(Watched(values)), skip={0}))
+    assert sorted(read) == list(range(8, 20))
+
+
+@pytest.mark.cluster
+def test_map_spans__computes_no_chunk_of_what_is_skipped(values, on_client):
+    wrong = values.copy()
+    wrong[:100] = np.inf
+    chunked = da.from_array(wrong, chunks=(BLOCK_ROWS, N_FEATURES)).map_blocks(fail_on_infinity)
+    matrix = small_blocks(engine.as_matrix(chunked))
+    assert list(engine.map_spans(add_to_number, matrix, 0, 1, skip={0})) == [1, 2]
+
+
+def fail_on_infinity(chunk: np.ndarray) -> np.ndarray:
+    assert not np.isinf(chunk).any(), "a chunk that nobody needs was computed"
+    return chunk
+
+
+@pytest.mark.cluster
+def test_map_spans__shared_values_follow_in_order(values, local_client):
+    matrix = small_blocks(ArrayMatrix(values))
+    assert list(engine.map_spans(add_to_number, matrix, 5, 10)) == [50, 60, 70]
+    with local_client.as_current():
+        assert list(engine.map_spans(add_to_number, matrix, 5, 10)) == [50, 60, 70]
+
+
+@pytest.mark.cluster
+def test_map_spans__reports_spans_done(values, local_client):
+    matrix = small_blocks(ArrayMatrix(values))
+    for place in (engine.connect("threads"), local_client.as_current()):
+        seen: list[events.Event] = []
+        with place, events.listen(seen.append):
+            list(engine.map_spans(see_span, matrix, stage="look", skip={0}))
+        assert (seen[0].stage, seen[0].done, seen[0].total) == ("look", 0, 2)
+        assert (seen[-1].done, seen[-1].total) == (2, 2)
+
+
+def test_span__has_one_block_in_memory_at_a_time(values):
+    read = []
+
+    class Watched(ArrayMatrix):
+        def block(self, index: int) -> Any:
+            read.append(index)
+            return super().block(index)
+
+    (span,) = engine.spans._read_span(small_blocks(Watched(values)), 1)
+    rows = iter(span)
+    assert read == []
+    assert (next(rows).index, read) == (8, [8])
+
+
+@pytest.mark.parametrize("index", [-1, 3])
+def test_span_bounds__refuse_a_span_that_is_not_there(values, index):
+    with pytest.raises(IndexError, match=f"span {index} of a matrix with 3 spans"):
+        engine.span_bounds(small_blocks(ArrayMatrix(values)), index)
+
+
+def test_block_keys__never_make_all_ids_for_one_block():
+    huge = engine.as_matrix(da.zeros((10**14, N_FEATURES), chunks=(10**12, N_FEATURES)))
+    start, stop = huge.block_bounds(10**6)
+    np.testing.assert_array_equal(huge.block_keys(10**6), row_keys(np.arange(start, stop)))
+
+
+@pytest.mark.cluster
+@pytest.mark.chaos
+def test_map_spans__killed_worker_changes_nothing(values, stored, tmp_path):
+    chunked = da.from_array(values, chunks=(400, N_FEATURES))
+    kinds = {
+        "array": small_blocks(ArrayMatrix(values)),
+        "dask": small_blocks(engine.as_matrix(chunked)),
+        "stored": stored,
+    }
+    with engine.connect("local", workers=2, threads=1):
+        for kind, matrix in kinds.items():
+            expected = blocks_in_spans(matrix)
+            trace = tmp_path / kind
+            assert list(engine.map_spans(see_but_die_once, matrix, trace)) == expected
+            assert trace.exists()
