@@ -7,12 +7,16 @@ A run may be taken up again while the process that began it is not dead but asle
 process that works on a draft therefore claims it by the next number of a small ledger, and
 looks before each step whether its claim is still the last: the sleeper wakes up to a
 `ConflictError`, not to files that are no longer its own.
+
+Large files are written by workers, straight to their place (`DraftPlace`), and recorded by
+the process that holds the draft (`Draft.adopt`).
 """
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy.typing as npt
@@ -92,11 +96,46 @@ class Draft:
         if self._sealed:
             raise self._conflict("the content that was sealed", f"other content for {name!r}")
         self._check_claim()
-        if self._files.pop(name, None):
-            self._objects.delete(self._record_key(name))  # before what it describes is gone
+        self._forget(name)  # before what the record describes is gone
         self._objects.write(file_key(self.id, name), *buffers)
-        self._objects.write(self._record_key(name), seal(_FORM, {"name": name, **entry.as_json()}))
-        self._files[name] = entry
+        self._record(name, entry)
+
+    def place(self) -> DraftPlace:
+        """Return where other processes write files of this draft, to be adopted then.
+
+        Raises
+        ------
+        ConflictError
+            If the draft is sealed: nothing is to be written, only to be published.
+        """
+        if self._sealed:
+            raise _sealed_error(self._objects, self.id)
+        return DraftPlace(self._objects, self.id, self.incarnation)
+
+    def adopt(self, name: str, entry: FileEntry) -> None:
+        """Record a file that `DraftPlace.write` wrote; publishing verifies it as all others.
+
+        Raises
+        ------
+        ConflictError
+            If another process took the run over, or sealed other content.
+        """
+        self.adopt_all({name: entry})
+
+    def adopt_all(self, entries: Mapping[str, FileEntry]) -> None:
+        """Record many files by name at once; as `adopt`."""
+        for name in entries:
+            check_name(name)
+        known = self._sealed.files if self._sealed else self._files
+        new = {name: entry for name, entry in entries.items() if known.get(name) != entry}
+        if self._sealed and new:
+            got = f"other content for {min(new)!r}"
+            raise self._conflict("the content that was sealed", got)
+        if new:
+            self._check_claim()  # once, as it lists all records
+        for name, entry in new.items():
+            self._forget(name)
+            self._record(name, entry)
 
     def write_archive(
         self,
@@ -200,6 +239,14 @@ class Draft:
             found[name] = FileEntry.from_json(values, where)
         return found
 
+    def _forget(self, name: str) -> None:
+        if self._files.pop(name, None):
+            self._objects.delete(self._record_key(name))
+
+    def _record(self, name: str, entry: FileEntry) -> None:
+        self._objects.write(self._record_key(name), seal(_FORM, {"name": name, **entry.as_json()}))
+        self._files[name] = entry
+
     def _record_key(self, name: str) -> str:
         return f"{self._claims.prefix}/files/{name}.json"
 
@@ -241,5 +288,47 @@ class Draft:
             raise self._conflict("to be the only process that works on it", "another took over")
 
     def _conflict(self, expected: str, got: str) -> ConflictError:
-        hint = "Stop this process; the other one goes on."
-        return ConflictError(f"{self._objects.url}, run {self.id}", expected, got, hint)
+        return _conflict(self._objects, self.id, expected, got)
+
+
+@dataclass(frozen=True)
+class DraftPlace:
+    """Where workers write files of a draft that another process holds; pickles.
+
+    A worker may outlive the process that sent it: one that finds the draft sealed, removed
+    or taken over writes nothing. Who slips through in the same moment writes what the
+    successor writes, as the work is the same.
+    """
+
+    objects: Objects
+    version_id: str
+    incarnation: int
+
+    def write(self, name: str, *buffers: Any) -> FileEntry:
+        """Write a file from buffers, one after the other; return what `Draft.adopt` takes.
+
+        Raises
+        ------
+        ConflictError
+            If the draft is no longer that of the process that made this place.
+        """
+        check_name(name)
+        claims = Ledger(self.objects, f"{DRAFTS}/{self.version_id}")
+        if not claims.is_head(self.incarnation):
+            expected, got = "the process that sent this one to hold it", "another or none"
+            raise _conflict(self.objects, self.version_id, expected, got)
+        if self.objects.exists(file_key(self.version_id, SEAL)):
+            raise _sealed_error(self.objects, self.version_id)
+        self.objects.write(file_key(self.version_id, name), *buffers)
+        return FileEntry.of(*buffers)
+
+
+def _sealed_error(objects: Objects, version_id: str) -> ConflictError:
+    hint = "Write nothing more; publish it."
+    where = f"{objects.url}, run {version_id}"
+    return ConflictError(where, "a draft that is being written", "a sealed one", hint)
+
+
+def _conflict(objects: Objects, version_id: str, expected: str, got: str) -> ConflictError:
+    hint = "Stop this process; the other one goes on."
+    return ConflictError(f"{objects.url}, run {version_id}", expected, got, hint)
