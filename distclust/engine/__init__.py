@@ -16,6 +16,7 @@ from distclust.engine.matrices import as_matrix
 from distclust.engine.sessions import Session, connect, current_client, local_threads
 from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
 from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
+from distclust.engine.workers import check_worker_memory, shares_disk
 
 __all__ = [
     "SPAN_BLOCKS",
@@ -24,6 +25,7 @@ __all__ = [
     "Span",
     "allowed_cores",
     "as_matrix",
+    "check_worker_memory",
     "connect",
     "current_client",
     "doctor",
@@ -37,6 +39,7 @@ __all__ = [
     "profile_matrix",
     "reduce_blocks",
     "run",
+    "shares_disk",
     "span_bounds",
     "thread_map",
 ]

@@ -12,6 +12,7 @@ from typing import Any
 from distclust._version import __version__
 from distclust.engine.sessions import current_client, local_threads, version_mismatches
 from distclust.engine.threads import allowed_cores
+from distclust.engine.workers import worker_facts
 
 _PACKAGES = (
     "dask",
@@ -79,7 +80,7 @@ def _cluster() -> dict[str, Any] | None:
     client = current_client()
     if client is None:
         return None
-    workers = client.scheduler_info()["workers"]
+    workers = worker_facts(client)
     return {
         "scheduler": client.scheduler.address,
         "workers": len(workers),

@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import os
 import queue
 import re
+import threading
 import time
 import uuid
 import weakref
@@ -28,9 +31,10 @@ from distclust import events
 from distclust.engine.dask_matrix import DaskMatrix, hold_in_memory
 from distclust.engine.pieces import PieceCut
 from distclust.engine.threads import grant_threads, one_blas_thread
-from distclust.errors import ClusterError
+from distclust.errors import ClusterError, InputError
 
 # Seconds without any worker after which waiting is given up; Dask would wait for ever.
+# The environment variable DISTCLUST_NO_WORKERS_SECONDS overrules.
 NO_WORKERS_SECONDS = 60.0
 
 _QUIET_POLL_SECONDS = 5.0
@@ -58,6 +62,28 @@ def _seal(*content: Any) -> _Sealed:
     from distributed.protocol.pickle import dumps
 
     return _Sealed(dumps(content))
+
+
+class _Shared:
+    """What all tasks of a map share, opened by the first that needs it on each worker.
+
+    A worker hands the same object to every task and drops it when the map is over: what was
+    opened lives as long, and needs no other place to be kept. It travels unopened.
+    """
+
+    def __init__(self, sealed: _Sealed) -> None:
+        self._sealed = sealed
+        self._lock = threading.Lock()
+        self._opened: tuple[Any, ...] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Shared, (self._sealed,)
+
+    def open(self) -> tuple[Any, ...]:
+        with self._lock:
+            if self._opened is None:
+                self._opened = tuple(self._sealed.open())
+            return self._opened
 
 
 @dataclass(frozen=True)
@@ -100,7 +126,7 @@ def map_items(
     """Yield ``function(*item, *shared)`` in order, twice the cluster's threads ahead."""
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
-    common = _submit(client, _hold, f"{prefix}-shared", _seal(*shared))
+    common = _submit(client, _hold, f"{prefix}-shared", _Shared(_seal(*shared)))
     limit = 2 * max(1, sum(client.nthreads().values()))
     pending: deque[Any] = deque()
     for i, item in enumerate(items):
@@ -129,7 +155,7 @@ def map_cuts(
 
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
-    common = _submit(client, _hold, f"{prefix}-shared", _seal(*shared))
+    common = _submit(client, _hold, f"{prefix}-shared", _Shared(_seal(*shared)))
     call = dask.delayed(_call_cut, pure=False)
     tasks = []
     for i, cut in enumerate(cuts):
@@ -198,13 +224,14 @@ def result_of(client: Any, future: Any) -> Any:
 def _wait(client: Any, fetching: Future[Any]) -> Any:
     """Return what is being fetched, delivering events and looking for workers meanwhile."""
     without_workers = None
+    patience = _patience_seconds()
     while True:
         try:
             return fetching.result(timeout=_poll_seconds())
         except TimeoutError as error:
             if fetching.done() and fetching.exception() is error:  # the function's own
                 raise
-            without_workers = _check_workers(client, without_workers)
+            without_workers = _check_workers(client, without_workers, patience)
         finally:
             _deliver_events(client)
 
@@ -213,16 +240,29 @@ def _poll_seconds() -> float:
     return _EVENT_POLL_SECONDS if events.has_listeners() else _QUIET_POLL_SECONDS
 
 
-def _check_workers(client: Any, since: float | None) -> float | None:
+def _patience_seconds() -> float:
+    """Return how long to wait without any worker."""
+    chosen = os.environ.get("DISTCLUST_NO_WORKERS_SECONDS")
+    if chosen is None:
+        return NO_WORKERS_SECONDS
+    with contextlib.suppress(ValueError):
+        if 0 < float(chosen) < math.inf:
+            return float(chosen)
+    raise InputError(
+        "DISTCLUST_NO_WORKERS_SECONDS", "a number of seconds above 0", repr(chosen), "Unset it."
+    )
+
+
+def _check_workers(client: Any, since: float | None, patience: float) -> float | None:
     """Return since when there has been no worker, or give up."""
     if client.nthreads():
         return None
     now = time.monotonic()
-    if since is not None and now - since > NO_WORKERS_SECONDS:
+    if since is not None and now - since > patience:
         raise ClusterError(
             "the Dask cluster",
             "at least one worker",
-            f"none for {NO_WORKERS_SECONDS:g} s",
+            f"none for {patience:g} s",
             "Start workers with `dask worker` and repeat.",
         )
     return now if since is None else since
@@ -260,17 +300,17 @@ def _send(client: Any, value: Any, matrices: list[Any]) -> Any:
 # What runs on workers -------------------------------------------------------------------
 
 
-def _hold(sealed: _Sealed) -> _Sealed:
-    return sealed
+def _hold(shared: _Shared) -> _Shared:
+    return shared
 
 
-def _call_item(sealed: _Sealed, shared: _Sealed) -> _Sealed:
+def _call_item(sealed: _Sealed, shared: _Shared) -> _Sealed:
     order: _Order
     order, item = sealed.open()
     return order.call(*item, *shared.open())
 
 
-def _call_cut(sealed: _Sealed, shared: _Sealed, *chunks: Any) -> _Sealed:
+def _call_cut(sealed: _Sealed, shared: _Shared, *chunks: Any) -> _Sealed:
     order: _Order
     cut: PieceCut
     order, cut = sealed.open()

@@ -16,6 +16,10 @@ from distclust.engine.threads import allowed_cores, granted_threads
 from distclust.errors import ClusterError, InputError
 from distclust.validation import check_integer, check_real
 
+# Workers that may die with one task before it is given up, on clusters started here. Dask's
+# own 3 are used up quickly: a task counts a death even while it waits behind others.
+ALLOWED_FAILURES = 100
+
 _sessions: list[Session] = []
 
 # Versions that change results or the wire between processes.
@@ -47,6 +51,11 @@ class Session:
     def dashboard_link(self) -> str | None:
         """Address of the Dask dashboard, if this session knows of one."""
         return self.client.dashboard_link if self._has_dashboard and self.is_open else None
+
+    @property
+    def owns_cluster(self) -> bool:
+        """Whether `connect` started the cluster here, and closing stops it."""
+        return self._cluster is not None
 
     @property
     def is_open(self) -> bool:
@@ -162,6 +171,11 @@ def current_client() -> Any | None:
     return client
 
 
+def is_started_here(client: Any) -> bool:
+    """Return whether `connect` started the cluster of this client."""
+    return any(session.client is client and session.owns_cluster for session in _sessions)
+
+
 def local_threads() -> int:
     """Return how many threads work running here may use.
 
@@ -236,7 +250,7 @@ def _start_local(
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",  # without one Dask would try port 8787 and warn
         worker_dashboard_address="127.0.0.1:0",
-        scheduler_kwargs={"dashboard": has_dashboard},
+        scheduler_kwargs={"dashboard": has_dashboard, "allowed_failures": ALLOWED_FAILURES},
     )
     return Session("local", Client(cluster), cluster, has_dashboard=has_dashboard)
 

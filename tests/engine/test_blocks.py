@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import pickle
 import signal
 import threading
+import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,8 @@ import scipy.sparse
 import sparse
 
 from distclust import engine, events
+from distclust.engine import on_client as on_client_module
+from distclust.engine import sessions
 from distclust.errors import ClusterError, InputError
 from distclust.store import ArrayMatrix, Matrix, SparseMatrix
 
@@ -49,6 +55,36 @@ def sum_but_die_once(block: Any, start: int, trace: Path) -> np.ndarray:
         trace.touch()
         os.kill(os.getpid(), signal.SIGKILL)
     return np.asarray(block.sum(axis=0))
+
+
+def outlive(item: int, deaths: Path, n_deaths: int) -> int:
+    """Kill `n_deaths` workers one after another; the next one gets the answer."""
+    died = len(list(deaths.iterdir()))
+    if item == 1 and died < n_deaths:
+        (deaths / str(died)).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return item
+
+
+class Opened:
+    """Leaves a trace every time it is unpickled: the process that did."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_and_tell, (self.trace,)
+
+
+def open_and_tell(trace: Path) -> Opened:
+    time.sleep(0.02)  # long enough for others to come in between
+    with trace.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    return Opened(trace)
+
+
+def use_opened(block: Any, start: int, opened: Opened) -> int:
+    return os.getpid()
 
 
 def report(block: Any, start: int) -> int:
@@ -275,6 +311,64 @@ def test_run__dask_matrix_arrives_in_memory(values, local_client):
 
 
 @pytest.mark.cluster
+def test_map_blocks__shared_values_are_opened_once_by_a_worker(values, on_client, tmp_path):
+    for kind, X in {"array": values, "dask": da.from_array(values, chunks=(100, WIDE))}.items():
+        trace = tmp_path / kind
+        for _ in range(2):  # every map opens its own: values of an older one are gone
+            trace.write_text("")
+            processes = list(engine.map_blocks(use_opened, matrix_of(X), Opened(trace)))
+            opened = [int(line) for line in trace.read_text().split()]
+            assert sorted(opened) == sorted(set(processes))
+
+
+def test_shared__is_opened_once_by_several_threads(tmp_path):
+    trace = tmp_path / "trace"
+    shared = on_client_module._Shared(on_client_module._seal(Opened(trace), 3))
+    opened = engine.thread_map(lambda _: shared.open(), range(8), 8)
+    assert len(trace.read_text().split()) == 1
+    assert all(values is opened[0] for values in opened)
+    assert pickle.loads(pickle.dumps(shared)).open()[1] == 3  # travels, locked and opened or not
+
+
+class Watched:
+    """Something large, in a test that asks whether it is still there."""
+
+
+watched: weakref.WeakSet[Watched] = weakref.WeakSet()
+
+
+def make_watched() -> Watched:
+    made = Watched()
+    watched.add(made)
+    return made
+
+
+class Travelling:
+    """Arrives as something watched."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return make_watched, ()
+
+
+def look_at(block: Any, start: int, large: Watched) -> bool:
+    return large in watched
+
+
+def count_watched() -> int:
+    gc.collect()
+    return len(watched)
+
+
+@pytest.mark.cluster
+def test_map_blocks__workers_let_go_of_shared_values_after_the_map(values, on_client):
+    assert all(engine.map_blocks(look_at, matrix_of(values), Travelling()))
+    deadline = time.monotonic() + 20
+    while sum(on_client.run(count_watched).values()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert set(on_client.run(count_watched).values()) == {0}
+
+
+@pytest.mark.cluster
 def test_map_blocks__events_from_workers_reach_the_listener(values, on_client):
     seen: list[events.Event] = []
     with events.listen(seen.append):
@@ -319,11 +413,18 @@ def test_map_blocks__killed_worker_changes_nothing(values, tmp_path):
 
 @pytest.mark.cluster
 @pytest.mark.chaos
-def test_run__task_that_kills_its_workers_is_a_cluster_error():
-    import dask
+def test_map_ordered__outlives_more_deaths_than_dask_allows(tmp_path):
+    with engine.connect("local", workers=2, threads=1):
+        results = engine.map_ordered(outlive, range(8), tmp_path, 5)
+        assert list(results) == list(range(8))
+    assert len(list(tmp_path.iterdir())) == 5
 
+
+@pytest.mark.cluster
+@pytest.mark.chaos
+def test_run__task_that_kills_its_workers_is_a_cluster_error(monkeypatch):
+    monkeypatch.setattr(sessions, "ALLOWED_FAILURES", 0)
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
         engine.connect("local", workers=1, threads=1),
         pytest.raises(ClusterError, match="more memory"),
     ):

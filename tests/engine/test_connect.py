@@ -6,15 +6,17 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from distclust import engine
 from distclust._version import __version__
 from distclust.engine import diagnosis, on_client, sessions, threads
-from distclust.errors import ClusterError, InputError
+from distclust.errors import CapacityError, ClusterError, InputError
 
 PLAIN = {
     "host": "127.0.0.1",
@@ -141,6 +143,24 @@ def test_result_of__gives_up_when_all_workers_are_gone(monkeypatch):
         engine.run(current_place)
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, on_client.NO_WORKERS_SECONDS), ("90", 90.0), ("0.5", 0.5)]
+)
+def test_patience__environment_overrules(monkeypatch, text, seconds):
+    monkeypatch.delenv("DISTCLUST_NO_WORKERS_SECONDS", raising=False)
+    if text is not None:
+        monkeypatch.setenv("DISTCLUST_NO_WORKERS_SECONDS", text)
+    assert on_client._patience_seconds() == seconds
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("text", ["0", "-1", "long", "nan", "inf", ""])
+def test_patience__refuses_what_is_no_number_of_seconds(monkeypatch, on_client, text):
+    monkeypatch.setenv("DISTCLUST_NO_WORKERS_SECONDS", text)
+    with pytest.raises(InputError, match=f"DISTCLUST_NO_WORKERS_SECONDS.*{text!r}"):
+        engine.run(current_place)
+
+
 @pytest.mark.cluster
 def test_result_of__task_the_scheduler_dropped_is_a_cluster_error():
     from distributed import Client, LocalCluster
@@ -153,6 +173,98 @@ def test_result_of__task_the_scheduler_dropped_is_a_cluster_error():
         client.cancel([future])
         with pytest.raises(ClusterError, match="the connection to the scheduler was lost"):
             on_client.result_of(client, future)
+
+
+def test_check_worker_memory__in_process():
+    engine.check_worker_memory(1e3, "BHC.fit", "a block")
+    with engine.connect("threads", threads=2):
+        share = 0.8 * psutil.virtual_memory().available / 2
+        engine.check_worker_memory(0.5 * share, "BHC.fit", "a block")
+        message = r"BHC\.fit: .*at least .* GB of free memory for each thread \(a block\)"
+        with pytest.raises(CapacityError, match=message):
+            engine.check_worker_memory(1.5 * share, "BHC.fit", "a block")
+
+
+@pytest.mark.cluster
+def test_check_worker_memory__on_a_client(on_client):
+    engine.check_worker_memory(1.9e9, "BHC.fit", "a block")
+    message = (
+        r"BHC\.fit: expected workers with at least 2\.10 GB for each thread \(a block\), "
+        r"got 2\.00 GB on tcp://127\.0\.0\.1:\d+\. Give workers more memory or fewer threads\."
+    )
+    with pytest.raises(CapacityError, match=message):
+        engine.check_worker_memory(2.1e9, "BHC.fit", "a block")
+
+
+def cluster_of(machines: dict[str, tuple[int, int]], scheduler: str = "tcp://10.0.0.1:1") -> Any:
+    """Return a client of workers with these addresses, memories and threads."""
+    facts = {
+        address: {"memory_limit": memory, "nthreads": threads}
+        for address, (memory, threads) in machines.items()
+    }
+
+    def tell(n_workers: int = 5) -> dict[str, Any]:  # as some releases of Dask have it
+        shown = list(facts.items())[: n_workers if n_workers >= 0 else None]
+        return {"workers": dict(shown)}
+
+    return SimpleNamespace(
+        scheduler_info=tell,
+        scheduler=SimpleNamespace(address=scheduler),
+        close=lambda: None,
+    )
+
+
+GB = 10**9
+
+
+@pytest.mark.parametrize(
+    ("machines", "smallest"),
+    [
+        ([(8 * GB, 1), (8 * GB, 4)], 2 * GB),
+        ([(8 * GB, 1)] * 7 + [(GB, 1)], GB),
+        ([(0, 1), (3 * GB, 1)], 3 * GB),
+        ([(0, 1)], None),
+        ([], None),
+    ],
+)
+def test_check_worker_memory__smallest_share_of_a_thread_counts(machines, smallest):
+    found = {f"tcp://10.0.0.2:{port}": machine for port, machine in enumerate(machines, 1)}
+    with sessions.Session("there", cluster_of(found)):
+        if smallest is None:
+            engine.check_worker_memory(1e18, "fit", "a block")
+            return
+        engine.check_worker_memory(smallest, "fit", "a block")
+        with pytest.raises(CapacityError, match=f"got {smallest / GB:.2f} GB"):
+            engine.check_worker_memory(smallest + 1, "fit", "a block")
+
+
+@pytest.mark.parametrize(
+    ("addresses", "started_here", "shared"),
+    [
+        (["tcp://127.0.0.1:1", "tcp://127.8.0.1:2"], False, True),
+        (["tcp://[::1]:1", "tls://localhost:2"], False, True),
+        (["inproc://10.0.0.1/1/2"], False, True),
+        (["tcp://127.0.0.1:1", "tcp://10.0.0.1:2"], False, False),
+        (["tcp://10.0.0.1:2"], True, True),
+        (["tcp://127.0.0.1:1", "tcp://10.0.0.1:2"], True, True),
+        (["tcp://10.0.0.2:2"], True, False),
+        ([*(f"tcp://127.0.0.1:{port}" for port in range(1, 8)), "tcp://10.0.0.2:2"], False, False),
+        ([], True, True),
+        ([], False, False),
+    ],
+)
+def test_shares_disk__where_all_workers_are_on_this_machine(addresses, started_here, shared):
+    client = cluster_of(dict.fromkeys(addresses, (GB, 1)))
+    cluster = SimpleNamespace(close=lambda: None) if started_here else None
+    with sessions.Session("there", client, cluster):
+        assert engine.shares_disk() is shared
+
+
+@pytest.mark.cluster
+def test_shares_disk__in_process_and_on_a_local_cluster(local_client):
+    assert engine.shares_disk()
+    with local_client.as_current():
+        assert engine.shares_disk()
 
 
 @pytest.mark.cluster

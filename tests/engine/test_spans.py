@@ -211,6 +211,18 @@ def test_span__has_one_block_in_memory_at_a_time(values):
     assert (next(rows).index, read) == (8, [8])
 
 
+@pytest.mark.cluster
+def test_map_spans__workers_read_a_store_themselves(stored, on_client, monkeypatch):
+    expected = blocks_in_spans(stored)
+
+    def refuse(index: int) -> None:
+        raise AssertionError("read by the process that asked")
+
+    monkeypatch.setattr(stored, "block", refuse)  # travels by name, so workers have theirs
+    monkeypatch.setattr(stored, "block_keys", refuse)
+    assert list(engine.map_spans(see_span, stored)) == expected
+
+
 @pytest.mark.parametrize("index", [-1, 3])
 def test_span_bounds__refuse_a_span_that_is_not_there(values, index):
     with pytest.raises(IndexError, match=f"span {index} of a matrix with 3 spans"):

@@ -1,0 +1,108 @@
+"""What is known of those who do the work: their memory, and whose files they see."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any
+
+from distclust.engine.sessions import current_client, is_started_here, local_threads
+from distclust.errors import CapacityError
+
+_SHARE_OF_MEMORY = 0.8  # of what is free; the rest is for everybody else
+
+
+def worker_facts(client: Any) -> dict[str, dict[str, Any]]:
+    """Return what the scheduler knows of every worker, by address."""
+    # All of them by request: some releases of Dask tell of five.
+    facts: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    return facts
+
+
+def check_worker_memory(needed_bytes: float, where: str, what: str) -> None:
+    """Refuse work whose tasks would not fit into the memory of a thread.
+
+    Parameters
+    ----------
+    needed_bytes
+        What one task holds at its peak.
+    where
+        Place to name in the error, such as ``RandomizedBHC.fit``.
+    what
+        What takes the memory, in words: ``a block, the filters and its scores``.
+
+    Raises
+    ------
+    CapacityError
+        If the smallest worker has less for each of its threads or, in process, if four
+        fifths of the free memory are less for each thread. Workers without a limit, or
+        none at all yet, are taken at their word.
+    """
+    client = current_client()
+    if client is None:
+        _check_here(needed_bytes, where, what)
+        return
+    shares = {
+        address: facts["memory_limit"] / facts["nthreads"]
+        for address, facts in worker_facts(client).items()
+        if facts["memory_limit"]
+    }
+    if not shares:
+        return
+    smallest = min(shares, key=lambda address: shares[address])
+    if shares[smallest] < needed_bytes:
+        raise CapacityError(
+            where,
+            f"workers with at least {_gigabytes(needed_bytes)} for each thread ({what})",
+            f"{_gigabytes(shares[smallest])} on {smallest}",
+            "Give workers more memory or fewer threads.",
+        )
+
+
+def _check_here(needed_bytes: float, where: str, what: str) -> None:
+    import psutil
+
+    threads = local_threads()
+    share = _SHARE_OF_MEMORY * psutil.virtual_memory().available / threads
+    if share < needed_bytes:
+        raise CapacityError(
+            where,
+            f"at least {_gigabytes(needed_bytes)} of free memory for each thread ({what})",
+            f"{_gigabytes(share)} for each of {threads}",
+            "Use fewer threads, or a machine with more memory.",
+        )
+
+
+def shares_disk() -> bool:
+    """Return whether those who do the work see the files of this machine.
+
+    True in process, and where all workers are reached by an address of this machine alone,
+    or by the host address of a cluster that `connect` started here.
+    """
+    client = current_client()
+    if client is None:
+        return True
+    # While no worker is there, the scheduler has to speak for those to come.
+    addresses = list(worker_facts(client)) or [client.scheduler.address]
+    own = _host(client.scheduler.address) if is_started_here(client) else None
+    return all(_is_loopback(address) or _host(address) == own for address in addresses)
+
+
+def _is_loopback(address: str) -> bool:
+    if address.startswith("inproc://"):  # threads of this process
+        return True
+    host = _host(address)
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _host(address: str) -> str:
+    from distributed.comm import get_address_host
+
+    host: str = get_address_host(address)
+    return host
+
+
+def _gigabytes(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:,.2f} GB"
