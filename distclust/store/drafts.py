@@ -177,8 +177,8 @@ class Draft:
             self._shelf.check_not_condemned(self.id)
             read_version(self._objects, self.id)
         self._shelf.publish(self.id)
-        self._objects.delete_tree(self._claims.prefix)
         self._objects.delete_tree(f"{CHECKPOINTS}/{self.id}")
+        self._objects.delete_tree(self._claims.prefix)  # last: until then the run is found again
         self._finish()
         return version
 

@@ -19,7 +19,7 @@ from distclust.store.objects import Finding, MissingObject, Objects
 from distclust.store.results import DAY, ResultsStore
 from distclust.store.sealed import seal, unseal
 from distclust.store.shelf import CONDEMNED, LEASES, POINTER
-from distclust.store.versions import SEAL, VERSIONS, is_id, new_id, time_of
+from distclust.store.versions import SEAL, VERSIONS, FileEntry, is_id, new_id, time_of
 from tests.faults import every_fault, fork
 
 WORK = {"kind": "bhc", "parameters": {"alpha": 1.5, "tuple": (1, 2)}, "seed": 7}
@@ -333,6 +333,139 @@ def test_draft__a_sleeper_that_was_replaced_gets_a_conflict(store):
     with pytest.raises(ConflictError):
         sleeper.write("a", b"later still")
     assert read_all(store) == {"a": b"second"}
+
+
+# Files that workers write.
+
+
+def test_place__what_workers_wrote_is_adopted_and_published(store):
+    with begin(store) as draft:
+        draft.write("a", b"driver")
+        place = pickle.loads(pickle.dumps(draft.place()))
+        entry = place.write("deep/er", b"by a ", b"worker")
+        assert draft.names == ["a"]
+        draft.adopt("deep/er", entry)
+        draft.adopt("deep/er", entry)  # its task ran twice
+        assert draft.names == ["a", "deep/er"]
+        assert draft.read("deep/er") == b"by a worker"
+        draft.publish()
+    assert read_all(store) == {"a": b"driver", "deep/er": b"by a worker"}
+    assert store.verify() == []
+
+
+def test_adopt__is_remembered_by_the_next_process(quick):
+    with begin(quick) as first:
+        recorded = first.place().write("recorded", b"1")
+        first.adopt("recorded", recorded)
+        first.place().write("lost", b"2")  # killed before it was recorded
+    with begin(quick, run=first.id) as second:
+        assert second.names == ["recorded"]
+        second.adopt("lost", second.place().write("lost", b"2"))
+        second.publish()
+    assert read_all(quick) == {"recorded": b"1", "lost": b"2"}
+
+
+def test_adopt__unrecorded_files_are_not_sealed_in(quick):
+    with begin(quick) as draft:
+        draft.place().write("lost", b"2")
+        draft.publish()
+    assert read_all(quick) == {}
+    assert quick.verify() == []
+
+
+def test_adopt__replaces_what_was_recorded(quick):
+    with begin(quick) as draft:
+        draft.write("a", b"old")
+        draft.adopt("a", draft.place().write("a", b"new"))
+        assert draft.read("a") == b"new"
+    with begin(quick, run=draft.id) as again:
+        assert again.read("a") == b"new"
+        again.write("a", b"newest")
+        again.publish()
+    assert read_all(quick) == {"a": b"newest"}
+
+
+def test_adopt__a_file_that_is_not_what_its_worker_said_is_not_published(quick):
+    with begin(quick) as draft:
+        draft.adopt("a", draft.place().write("a", b"right"))
+        quick.objects.write(f"{VERSIONS}/{draft.id}/a", b"wrong")
+        with pytest.raises(StoreError, match="altered"):
+            draft.publish()
+    with begin(quick, run=draft.id) as again:
+        assert again.names == []
+        again.adopt("a", FileEntry.of(b"never written"))
+        quick.objects.delete(f"{VERSIONS}/{draft.id}/a")
+        with pytest.raises(MissingObject):
+            again.publish()
+    assert quick.current() is None
+
+
+def test_adopt__a_sleeper_that_was_replaced_gets_a_conflict(store):
+    sleeper = begin(store)
+    place = sleeper.place()
+    entry = place.write("a", b"sleeper")
+    with begin(store, run=sleeper.id) as second:
+        with pytest.raises(ConflictError, match="another took over"):
+            sleeper.adopt("a", entry)
+        with pytest.raises(ConflictError, match="got another or none"):
+            place.write("a", b"late")
+        assert store.objects.read(f"{VERSIONS}/{second.id}/a") == b"sleeper"
+        second.adopt("a", second.place().write("a", b"second"))
+        second.publish()
+    with pytest.raises(ConflictError):
+        place.write("a", b"later still")
+    assert read_all(store) == {"a": b"second"}
+
+
+def test_adopt__into_a_sealed_draft(quick):
+    draft = begin(quick)
+    place = draft.place()
+    entry = place.write("a", b"x")
+    draft.adopt("a", entry)
+    draft._seal({})
+    with pytest.raises(ConflictError, match="a sealed one"):
+        place.write("a", b"y")
+    with begin(quick, run=draft.id) as again:
+        again.adopt("a", entry)
+        with pytest.raises(ConflictError, match="other content for 'a'"):
+            again.adopt("a", FileEntry.of(b"y"))
+        with pytest.raises(ConflictError, match="a sealed one"):
+            again.place()
+        again.publish()
+    assert read_all(quick) == {"a": b"x"}
+
+
+def test_place__of_a_published_run_that_is_taken_up_again(quick):
+    with begin(quick) as draft:
+        place = draft.place()
+        draft.adopt("a", place.write("a", b"x"))
+        draft.publish()
+    with begin(quick, run=draft.id) as again:  # counts its processes from 1 again
+        assert again.incarnation == place.incarnation
+        with pytest.raises(ConflictError, match="a sealed one"):
+            place.write("a", b"y")
+    assert read_all(quick) == {"a": b"x"}
+
+
+def test_place__of_an_abandoned_draft(quick):
+    with begin(quick) as draft:
+        place = draft.place()
+        draft.abandon()
+    with pytest.raises(ConflictError):
+        place.write("a", b"x")
+    assert quick.objects.list() == []
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a//b", "", SEAL])
+def test_place__refuses_names_that_lead_elsewhere(quick, name):
+    with begin(quick) as draft:
+        with pytest.raises(StoreError):
+            draft.place().write(name, b"x")
+        with pytest.raises(StoreError):
+            draft.adopt(name, FileEntry.of(b"x"))
+
+
+# Publishing.
 
 
 def test_publish__damage_before_the_seal_is_found_and_mended_by_a_rerun(quick):
