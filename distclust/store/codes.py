@@ -235,10 +235,8 @@ def _width(codes: CodeArray) -> int:
 
 
 def _decode(key: str, content: npt.NDArray[np.uint8]) -> CodeArray:
-    if len(content) < _HEADER.size + _DIGEST_BYTES:
-        raise _Damaged("a truncated object")
     body, digest = content[:-_DIGEST_BYTES], content[-_DIGEST_BYTES:].tobytes()
-    if checksum(key.encode(), body) != digest:
+    if len(body) < _HEADER.size or checksum(key.encode(), body) != digest:
         raise _Damaged("an altered or truncated object")
     magic, width, n_values = _HEADER.unpack(body[: _HEADER.size].tobytes())
     values = body[_HEADER.size :]

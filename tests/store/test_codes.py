@@ -17,7 +17,7 @@ from distclust.store.codes import (
     read_range,
     spans_between,
 )
-from distclust.store.objects import MissingObject
+from distclust.store.objects import MissingObject, checksum
 from distclust.store.results import DAY, ResultsStore
 
 RUN = "20260101T000000Z-0a1b2c3d"
@@ -194,6 +194,23 @@ def test_stored__whole_objects_in_the_wrong_place_are_found(stored):
     for codes, span in ((stored, 2), (other, 1)):
         with pytest.raises(StoreError, match="altered"):
             codes.read(span)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"dcrc",
+        b"else" + bytes([1, 0, 0, 0]) + (5).to_bytes(8, "little") + bytes(5),
+        b"dcrc" + bytes([3, 0, 0, 0]) + (1).to_bytes(8, "little") + bytes(3),
+        b"dcrc" + bytes([1, 0, 0, 0]) + (6).to_bytes(8, "little") + bytes(5),
+    ],
+)
+def test_stored__well_signed_but_foreign_objects_are_refused(stored, body):
+    key = f"{stored.prefix}/1"
+    stored.objects.write(key, body, checksum(key.encode(), body))
+    with pytest.raises(StoreError, match="after step 3, got a"):
+        stored.read(1)
 
 
 @pytest.mark.parametrize("run", ["../x", "", "a//b"])
