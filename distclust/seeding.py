@@ -70,7 +70,17 @@ def row_hashes(seed: int, keys: Keys, *path: LogicalId) -> Keys:
     It depends on the seed, the path and the row's own key only, so that the rows with the
     smallest hashes are the same sample wherever they lie.
     """
-    return _mix(keys ^ np.uint64(_digest(seed, path, 8)))
+    return salted_hashes(keys, path_salt(seed, *path))
+
+
+def path_salt(seed: int, *path: LogicalId) -> np.uint64:
+    """Return what tells the row hashes of one seed and path from those of others."""
+    return np.uint64(_digest(seed, path, 8))
+
+
+def salted_hashes(keys: Keys, salts: Keys | np.uint64) -> Keys:
+    """Return the hash of each row for its own salt (n_rows,), or for one salt."""
+    return _mix(keys ^ salts)
 
 
 def _digest(seed: int, ids: tuple[LogicalId, ...], n_bytes: int) -> int:

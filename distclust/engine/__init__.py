@@ -12,6 +12,7 @@ from distclust.engine.blocks import (
 )
 from distclust.engine.diagnosis import doctor
 from distclust.engine.ingesting import ingest
+from distclust.engine.lazy import labels_array
 from distclust.engine.matrices import as_matrix
 from distclust.engine.sessions import Session, connect, current_client, local_threads
 from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
@@ -30,6 +31,7 @@ __all__ = [
     "current_client",
     "doctor",
     "ingest",
+    "labels_array",
     "local_threads",
     "map_blocks",
     "map_ordered",

@@ -13,6 +13,7 @@ from distclust.errors import InputError
 from distclust.families._blocks import (
     Block,
     FloatArray,
+    IntArray,
     csr_parts,
     has_nan,
     is_sparse,
@@ -21,13 +22,18 @@ from distclust.families._blocks import (
 )
 from distclust.families._checks import check_labels, refuse
 from distclust.families._counts_numerics import add_rising
-from distclust.families._numerics import accumulate_counts, accumulate_counts_csr
+from distclust.families._numerics import (
+    accumulate_bytes,
+    accumulate_counts,
+    accumulate_counts_csr,
+)
 from distclust.families.base import Family
 from distclust.families.columns import Column, Profile
 
 _ROW_CELLS = 1 << 20  # a dense chunk of rows stays near 8 MB
 _SPARSE_ROWS = 1 << 14
 _UNITS = 4
+_BYTE_ROWS = 1 << 23  # so many bytes still fit 32 bits when they are added up
 
 LARGEST_COUNT = 2.0**40
 
@@ -52,9 +58,22 @@ def accumulate_counts_of(
         )
         return stats
     rows = numeric_rows(block)
+    if rows.dtype == np.uint8 and weights is None and not (observed_at or factorials):
+        _add_bytes(stats, rows, groups, first)
+        return stats
     if not accumulate_counts(stats, rows, groups, loads, first, observed_at, factorials):
         raise unexpected_missing(family)
     return stats
+
+
+def _add_bytes(stats: FloatArray, rows: npt.NDArray[Any], groups: IntArray, first: int) -> None:
+    """Add rows of bytes to statistics; whole numbers, so the order does not matter."""
+    stats[:, 0] += np.bincount(groups[groups >= 0], minlength=len(stats))
+    for start in range(0, len(rows), _BYTE_ROWS):
+        part = slice(start, start + _BYTE_ROWS)
+        counts = np.zeros((len(stats), rows.shape[1]), np.int32)
+        accumulate_bytes(counts, rows[part], groups[part])
+        stats[:, first : first + rows.shape[1]] += counts
 
 
 def count_summary(family: Family, block: Block, weights: FloatArray | None) -> FloatArray:

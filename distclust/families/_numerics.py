@@ -79,6 +79,18 @@ def accumulate_counts(
 
 
 @compiled
+def accumulate_bytes(counts: AnyArray, rows: AnyArray, labels: IntArray) -> None:
+    """Add rows of small whole numbers to groups of 32-bit counts, many columns at a time."""
+    for i in range(rows.shape[0]):
+        group = labels[i]
+        if group < 0:
+            continue
+        row, total = rows[i], counts[group]
+        for d in range(rows.shape[1]):
+            total[d] += row[d]
+
+
+@compiled
 def accumulate_counts_csr(
     stats: FloatArray,
     data: FloatArray,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,34 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 Counts: TypeAlias = npt.NDArray[np.int32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+FEW = 32  # below so many partners a table of 256 entries a byte does not pay
+
+
+class BernoulliGroups(NamedTuple):
+    """Groups of complete binary rows with full tables, as compiled functions take them.
+
+    The arrays of groups (first line of the fields) change as groups are combined.
+    """
+
+    stats: Floats  # the statistics, and the same as whole numbers:
+    n_rows: Ints
+    counts: Counts
+    packed: Bytes
+    log_f: Floats
+    alpha: Floats
+    beta: Floats
+    ones: Floats
+    zeros: Floats
+    by_rows: Floats
+    prior: float
+    totals: Floats
+    multiplicity: Floats
+    log_gamma_alpha: Floats
+    log_gamma_beta: Floats
+    log_gamma_total: Floats
+    bases: Floats
+    error: float  # of bernoulli_row
 
 
 @compiled
@@ -185,6 +213,38 @@ def bernoulli_exact(
             if c > 0:
                 total += (ones[d, c] - log_gamma_alpha[d]) + (zeros[d, n - c] - zeros[d, n])
         out[pair] = total
+
+
+@compiled
+def row_of_groups(groups: BernoulliGroups, k: int, others: Ints, out: Floats) -> float:
+    """:func:`bernoulli_row` of groups; returns how wrong it may be."""
+    bernoulli_row(
+        k, others, groups.n_rows, groups.counts, groups.packed, groups.log_f, groups.alpha,
+        groups.beta, groups.ones, groups.zeros, groups.by_rows, groups.prior, groups.totals,
+        groups.multiplicity, others.shape[0] > FEW, out,
+    )  # fmt: skip
+    return groups.error
+
+
+@compiled
+def exact_of_groups(groups: BernoulliGroups, lefts: Ints, rights: Ints, out: Floats) -> None:
+    """:func:`bernoulli_exact` of groups."""
+    bernoulli_exact(
+        lefts, rights, groups.n_rows, groups.counts, groups.alpha, groups.beta, groups.ones,
+        groups.zeros, groups.log_gamma_alpha, groups.log_gamma_beta, groups.log_gamma_total,
+        groups.bases, out,
+    )  # fmt: skip
+
+
+@compiled
+def combine_groups(groups: BernoulliGroups, i: int, j: int, log_f: float) -> None:
+    """Add group j to group i; `log_f` is the log marginal of the union."""
+    for d in range(groups.stats.shape[1]):
+        groups.stats[i, d] += groups.stats[j, d]
+    for d in range(groups.counts.shape[1]):
+        groups.counts[i, d] += groups.counts[j, d]
+    groups.n_rows[i] += groups.n_rows[j]
+    groups.log_f[i] = log_f
 
 
 @compiled

@@ -175,6 +175,17 @@ def decode_archive(content: bytes, where: str) -> Archive:
         raise StoreError(where, expected, error.got, hint) from error
 
 
+def with_prefix(
+    arrays: Mapping[str, npt.NDArray[Any]], prefix: str
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays whose names begin with `prefix`, by the rest of their names."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
 class _Unreadable(Exception):
     """Why bytes are not an archive; the public functions say where they lay."""
 

@@ -159,6 +159,16 @@ class Draft:
         """Return the checkpoints of this run, or of a part of it such as a chain."""
         return Checkpoints(self._objects, f"{self.id}/{part}" if part else self.id)
 
+    def check(self) -> None:
+        """Give a sign of life; for long work between files.
+
+        Raises
+        ------
+        ConflictError
+            If another process took the run over.
+        """
+        self._check_claim()
+
     def publish(self, metrics: Mapping[str, Any] | None = None) -> Version:
         """Verify, seal, move the pointer; the draft is closed then.
 

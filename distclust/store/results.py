@@ -115,12 +115,17 @@ class ResultsStore:
     ) -> str | None:
         """Return the newest unfinished run of exactly this work, or None."""
         identity = plain(_identity(kind, parameters, seed, input_fingerprint, code_version))
-        unfinished = self._shelf.folders(DRAFTS) - self._shelf.condemned()
-        for name in sorted(unfinished, reverse=True):
+        same = (name for name, other in self.unfinished().items() if other == identity)
+        return max(same, default=None)
+
+    def unfinished(self) -> dict[str, dict[str, Any]]:
+        """Return what each unfinished run is made from, by its id, the oldest first."""
+        found = {}
+        for name in sorted(self._shelf.folders(DRAFTS) - self._shelf.condemned()):
             head = Ledger(self.objects, f"{DRAFTS}/{name}").head()
-            if head is not None and head.content == identity:
-                return name
-        return None
+            if head is not None:
+                found[name] = head.content
+        return found
 
     def current(self) -> Version | None:
         """Return the current version, or None if nothing was published yet."""

@@ -5,10 +5,18 @@ statistics, ``search`` finds trees, ``optimise`` learns their hyperparameters, `
 ``tree`` say what a tree means, ``prediction`` what it says about new rows.
 """
 
-from distclust.trees.estimators import BHC, BayesianRoseTree
+from distclust.trees.estimators import BHC, BayesianRoseTree, RandomizedBHC
 from distclust.trees.persistence import load
 from distclust.trees.purity import dendrogram_purity
 from distclust.trees.structure import Structure
 from distclust.trees.tree import Tree
 
-__all__ = ["BHC", "BayesianRoseTree", "Structure", "Tree", "dendrogram_purity", "load"]
+__all__ = [
+    "BHC",
+    "BayesianRoseTree",
+    "RandomizedBHC",
+    "Structure",
+    "Tree",
+    "dendrogram_purity",
+    "load",
+]

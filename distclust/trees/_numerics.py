@@ -14,6 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.compiled import compiled
+from distclust.families._pair_numerics import (
+    BernoulliGroups,
+    combine_groups,
+    exact_of_groups,
+    row_of_groups,
+)
 from distclust.trees.structure import ABSORB_LEFT as ABSORB_OLDER
 from distclust.trees.structure import ABSORB_RIGHT as ABSORB_YOUNGER
 from distclust.trees.structure import COLLAPSE, JOIN
@@ -21,6 +27,7 @@ from distclust.trees.structure import COLLAPSE, JOIN
 Records: TypeAlias = npt.NDArray[Any]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+Keys: TypeAlias = npt.NDArray[np.float32]
 
 SLOT = np.dtype(
     [
@@ -39,6 +46,8 @@ SLOT = np.dtype(
         ("settled", "i8"),  # 1: best and partner are exact; 0: best is an upper bound
     ]
 )
+
+_FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
 
 MERGE = np.dtype([("older", "i8"), ("younger", "i8"), ("operation", "i8"), ("log_f", "f8")])
 
@@ -320,7 +329,7 @@ def introduce(
     log_f: Floats,
     error: float,
     rule: Rule,
-    matrix: npt.NDArray[np.float32],
+    matrix: Keys,
     keys: Floats,
     chosen: Ints,
 ) -> int:
@@ -458,9 +467,13 @@ def others_of(active: Ints, slot: int, out: Ints) -> int:
 
 @compiled
 def cached_keys(
-    slots: Records, matrix: npt.NDArray[np.float32], k: int, others: Ints, keys: Floats
-) -> float:
-    """Read a row of the key matrix: a pair's key lies in the row of its younger node."""
+    slots: Records, matrix: Keys, k: int, others: Ints, key_error: float, keys: Floats
+) -> tuple[float, float]:
+    """Read a row of the key matrix: a pair's key lies in the row of its younger node.
+
+    Keys were off by up to `key_error` when they were kept. Returns the largest one and how
+    wrong they may be now.
+    """
     highest = -math.inf
     own_id = slots[k]["id"]
     for position in range(others.shape[0]):
@@ -468,7 +481,7 @@ def cached_keys(
         key = np.float64(matrix[s, k] if slots[s]["id"] > own_id else matrix[k, s])
         keys[position] = key
         highest = max(highest, key)
-    return highest
+    return highest, key_error + _FLOAT32_ROUNDING * (1.0 + abs(highest))
 
 
 @compiled
@@ -499,3 +512,126 @@ def list_distinct(stats: Floats, slots: Ints, distinct: Ints, place: Ints) -> in
             place[position] = count
             count += 1
     return count
+
+
+# ---- many merges in one call ----------------------------------------------------------------
+
+
+class State(NamedTuple):
+    """A search under way: what :class:`distclust.trees.search._Search` calls by these names."""
+
+    slots: Records
+    active: Ints
+    rule: Rule
+    keys: Keys
+    history: Records
+
+
+class Scratch(NamedTuple):
+    """Room for one row of the search; it belongs to a call, for several threads search."""
+
+    others: Ints
+    keys: Floats
+    log_f: Floats
+    chosen: Ints
+    candidates: Ints
+    distinct: Ints
+    place: Ints
+    lefts: Ints
+    exact: Floats
+
+
+@compiled
+def scratch_for(n: int) -> Scratch:
+    """Scratch for rows of up to n entries."""
+    return Scratch(
+        np.empty(n, np.int64),
+        np.empty(n),
+        np.empty(n),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n, np.int64),
+        np.empty(n),
+    )
+
+
+@compiled
+def merge_groups(
+    state: State, groups: BernoulliGroups, first: int, stop: int, key_error: float
+) -> tuple[int, float]:
+    """Do merges first..stop of a search, step by step as `_Search` does for other scorers.
+
+    Returns (number of rows looked at again, largest error behind a kept key).
+    """
+    n_active = state.history.shape[0] + 1 - first
+    scratch = scratch_for(n_active)
+    n_rescans = 0
+    for merge in range(first, stop):
+        active = state.active[:n_active]
+        i, j = next_merge(state.slots, active)
+        while j < 0:
+            n_rescans += 1
+            rescan_group(state, groups, active, i, key_error, scratch)
+            i, j = next_merge(state.slots, active)
+        count, log_f = apply_merge(
+            state.slots, active, i, j, state.rule, scratch.others, state.history, merge
+        )
+        combine_groups(groups, i, j, log_f)
+        n_active -= 1
+        if count > 0:
+            key_error = max(key_error, introduce_group(state, groups, i, count, scratch))
+    return n_rescans, key_error
+
+
+@compiled
+def introduce_group(
+    state: State, groups: BernoulliGroups, k: int, n_others: int, scratch: Scratch
+) -> float:
+    """`_Search._introduce`, the others being in `scratch`; returns the error of the row."""
+    others, log_f = scratch.others[:n_others], scratch.log_f[:n_others]
+    error = row_of_groups(groups, k, others, log_f)
+    count = introduce(
+        state.slots, k, others, log_f, error, state.rule, state.keys, scratch.keys, scratch.chosen
+    )
+    settle_groups(state, groups, k, count, log_f, error, True, scratch)
+    return error
+
+
+@compiled
+def rescan_group(
+    state: State, groups: BernoulliGroups, active: Ints, k: int, key_error: float, scratch: Scratch
+) -> None:
+    """`_Search._rescan`: find the best partner of a row that only had an upper bound."""
+    count = others_of(active, k, scratch.others)
+    others, keys, log_f = scratch.others[:count], scratch.keys[:count], scratch.log_f[:count]
+    if state.keys.shape[0] > 0:
+        highest, error = cached_keys(state.slots, state.keys, k, others, key_error, keys)
+    else:
+        error = row_of_groups(groups, k, others, log_f)
+        highest = row_keys(state.slots, k, others, log_f, state.rule, keys)
+    count = near_row_maximum(keys, highest - 2.0 * error, scratch.chosen)
+    settle_groups(state, groups, k, count, log_f, error, False, scratch)
+
+
+@compiled
+def settle_groups(
+    state: State,
+    groups: BernoulliGroups,
+    k: int,
+    n_chosen: int,
+    log_f: Floats,
+    error: float,
+    offer: bool,
+    scratch: Scratch,
+) -> None:
+    """`_Search._settle` of the first `n_chosen` positions chosen in `scratch`."""
+    candidates, place = scratch.candidates[:n_chosen], scratch.place[:n_chosen]
+    for position in range(n_chosen):
+        candidates[position] = scratch.others[scratch.chosen[position]]
+    count = list_distinct(groups.stats, candidates, scratch.distinct, place)
+    lefts, exact = scratch.lefts[:count], scratch.exact[:count]
+    lefts[:] = k
+    exact_of_groups(groups, lefts, scratch.distinct[:count], exact)
+    settle(state.slots, k, candidates, exact, place, offer, state.rule)

@@ -1,160 +1,42 @@
-"""What the tree estimators share: fitting, prediction, saving."""
+"""What all tree estimators share once they are fitted: prediction, scores, saving."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted
 
-from distclust.engine import as_matrix, local_threads, map_blocks, run
+from distclust.engine import as_matrix, map_blocks
 from distclust.errors import InputError
 from distclust.families import Family
-from distclust.seeding import check_seed
 from distclust.store import Matrix, has_default_names, profile_block
 from distclust.trees import prediction
 from distclust.trees.data import (
-    Leaves,
-    check_capacity,
-    check_leaves,
-    check_row_weights,
     first_look,
     grouped_leaves,
-    memory_needed,
-    resolve_family,
-    singleton_leaves,
 )
-from distclust.trees.evaluate import DirichletProcess, Mixing
-from distclust.trees.optimise import FittedTree, LearningPlan, fit_tree
+from distclust.trees.evaluate import DirichletProcess
 from distclust.trees.persistence import save_model
-from distclust.trees.search import Criterion, SearchPlan
-from distclust.trees.tree import Tree
-from distclust.validation import check_choice, check_flag, check_integer, check_real
+from distclust.validation import check_integer, check_real
 
 Floats = npt.NDArray[np.float64]
-
-_CRITERIA: tuple[Criterion, ...] = ("posterior_odds", "likelihood_ratio")
-_CUTS = ("posterior", "map")
 
 
 class TreeEstimator(ClusterMixin, BaseEstimator):
     """What the tree estimators share; not to be used by itself."""
 
-    # ---- what a variant says --------------------------------------------------------------
-
-    def _mixing(self) -> Mixing:
-        raise NotImplementedError
-
-    def _many_children(self) -> bool:
-        return False
-
     # ---- fitting --------------------------------------------------------------------------
-
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        row_weights: npt.ArrayLike | None = None,
-        leaves: npt.ArrayLike | None = None,
-    ) -> Self:
-        """Find the hierarchy of the rows of `X`.
-
-        Parameters
-        ----------
-        X
-            Rows and features, shape (n_rows, n_features): an array, a scipy or ``sparse``
-            sparse matrix, a pandas table, a Dask array, or a store or its path or URL.
-        y
-            Ignored.
-        row_weights
-            How many equal rows each row stands for, shape (n_rows,); the copies are never
-            separated. By default one.
-        leaves
-            Label of the pre-formed leaf each row belongs to, shape (n_rows,). Rows of a leaf
-            are never separated. By default every row is a leaf.
-        """
-        where = f"{type(self).__name__}.fit"
-        X = _opened(X, where)
-        self._check_features(X, where, reset=True)
-        search, learning = self._plans(where)
-        matrix = as_matrix(X, where=where)
-        with matrix.held():
-            self._fit(matrix, search, learning, row_weights, leaves, where)
-        return self
-
-    def _fit(
-        self,
-        matrix: Matrix,
-        search: SearchPlan,
-        learning: LearningPlan,
-        row_weights: npt.ArrayLike | None,
-        leaves: npt.ArrayLike | None,
-        where: str,
-    ) -> None:
-        n_rows = matrix.shape[0]
-        _check_enough_rows(n_rows, where)
-        weights = check_row_weights(row_weights, n_rows, where)
-        leaf_of_row = None if leaves is None else check_leaves(leaves, n_rows, where)
-        look = first_look(matrix)
-        family, reason = resolve_family(self.family, matrix, look, where, weights)
-        n_leaves = n_rows if leaf_of_row is None else int(leaf_of_row.max()) + 1
-        key_bytes = 4.0 * n_leaves**2 if search.keeps_keys(n_leaves) else 0.0
-        needed = memory_needed(n_leaves, family.n_statistics, key_bytes)
-        check_capacity(needed, n_leaves, family.n_statistics, where)
-        if leaf_of_row is None:
-            start = singleton_leaves(matrix, family, weights)
-        else:
-            start = grouped_leaves(matrix, family, leaf_of_row, weights)
-        fitted: FittedTree = run(fit_here, family, start.stats, search, learning)
-        self.n_features_in_ = matrix.shape[1]
-        self.family_reason_ = reason
-        self._columns, self._row_weights = matrix.columns, weights
-        self._keep(fitted, start, matrix.row_ids)
 
     def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> npt.NDArray[np.int64]:
         """Find the hierarchy and return the label of each row, shape (n_rows,)."""
         labels: npt.NDArray[np.int64] = self.fit(X, y, **fit_params).labels_
         return labels
-
-    def _plans(self, where: str) -> tuple[SearchPlan, LearningPlan]:
-        """Check every parameter before any work."""
-        check_real(self.threshold, f"{where}: threshold", at_least=0.0, at_most=1.0)
-        check_choice(self.cut, f"{where}: cut", _CUTS)
-        criterion = check_choice(self.criterion, f"{where}: criterion", _CRITERIA)
-        search = SearchPlan(
-            mixing=self._mixing(),
-            criterion=criterion,
-            many_children=self._many_children(),
-            key_budget=check_real(self.key_budget, f"{where}: key_budget", at_least=0.0),
-        )
-        learning = LearningPlan(
-            optimise=check_flag(self.optimize, f"{where}: optimize"),
-            n_restarts=check_integer(self.n_restarts, f"{where}: n_restarts"),
-            max_rebuilds=check_integer(self.max_rebuilds, f"{where}: max_rebuilds", at_least=1),
-            seed=check_seed(self.random_state, f"{where}: random_state"),
-        )
-        return search, learning
-
-    def _keep(self, fitted: FittedTree, start: Leaves, row_ids: npt.NDArray[Any]) -> None:
-        self.tree_ = Tree.build(
-            fitted.structure,
-            start.stats[:, 0],
-            fitted.log_marginal,
-            fitted.mixing,
-            leaf_of_row=start.leaf_of_row,
-            row_ids=row_ids,
-            feature_names=tuple(column.name for column in self._columns),
-            family=fitted.family,
-            statistics=fitted.structure.sum_up(start.stats),
-        )
-        self.objective_path_ = np.array(fitted.path)
-        self._describe()
 
     def _describe(self) -> None:
         """Set the fitted attributes that follow from the tree."""
@@ -172,6 +54,15 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
             self.log_lower_bound_ = tree.log_lower_bound
         else:
             self.gamma_ = tree.mixing.gamma
+
+    def _extra_state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+        """Return what a saved model holds beside its tree: JSON values and arrays."""
+        return {}, {}
+
+    def _restore(
+        self, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], family: Family
+    ) -> None:
+        """Inverse of `_extra_state`."""
 
     # ---- prediction -----------------------------------------------------------------------
 
@@ -285,7 +176,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
     def _new_rows(self, X: Any, method: str) -> Matrix:
         check_is_fitted(self, "tree_")
         where = f"{type(self).__name__}.{method}"
-        X = _opened(X, where)
+        X = opened(X, where)
         self._check_features(X, where, reset=False)
         matrix = as_matrix(X, columns=self._columns, where=where)
         self.family_.check(first_look(matrix).profile, matrix.columns, where)
@@ -326,7 +217,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         return tags
 
 
-def _opened(X: Any, where: str) -> Any:
+def opened(X: Any, where: str) -> Any:
     """Return the matrix of a store; anything else as it is."""
     is_store = isinstance(X, (str, os.PathLike)) or hasattr(X, "matrix")
     return as_matrix(X, where=where) if is_store else X
@@ -341,14 +232,8 @@ def _header(matrix: Matrix) -> Any:
     return pd.DataFrame(columns=[column.name for column in matrix.columns], dtype=np.float64)
 
 
-def fit_here(
-    family: Family, stats: Floats, search: SearchPlan, learning: LearningPlan
-) -> FittedTree:
-    """Fit with as many threads as this process or this worker may use."""
-    return fit_tree(family, stats, dataclasses.replace(search, threads=local_threads()), learning)
-
-
-def _check_enough_rows(n_rows: int, where: str) -> None:
+def check_enough_rows(n_rows: int, where: str) -> None:
+    """Refuse to make a tree of a single row."""
     if n_rows < 2:
         raise InputError(
             where,

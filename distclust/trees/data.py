@@ -81,7 +81,23 @@ def resolve_family(
     InputError
         If the data do not fit the family, naming the first column that does not.
     """
-    profile, origin = look.profile, look.origin
+    prepared, reason = prepare_family(family, matrix, look.profile, where)
+    summary = reduce_blocks(
+        summarise_block, matrix, prepared, look.origin, row_weights, stage="learning the prior"
+    )
+    return prepared.resolve(summary, look.origin, look.profile, matrix.columns), reason
+
+
+def prepare_family(
+    family: Family | str, matrix: Matrix, profile: Profile, where: str
+) -> tuple[Family, str]:
+    """Return the family prepared for the columns, and why it was chosen.
+
+    Raises
+    ------
+    InputError
+        If the data do not fit the family, naming the first column that does not.
+    """
     reason = "chosen by the user"
     template = family
     if isinstance(template, str):
@@ -99,11 +115,7 @@ def resolve_family(
         )
     template.check(profile, matrix.columns, where)
     _report_constant_columns(matrix, profile, where)
-    prepared = template.prepare(profile, matrix.columns)
-    summary = reduce_blocks(
-        summarise_block, matrix, prepared, origin, row_weights, stage="learning the prior"
-    )
-    return prepared.resolve(summary, origin, profile, matrix.columns), reason
+    return template.prepare(profile, matrix.columns), reason
 
 
 def singleton_leaves(matrix: Matrix, family: Family, row_weights: Floats | None) -> Leaves:
@@ -225,5 +237,5 @@ def _report_constant_columns(matrix: Matrix, profile: Profile, where: str) -> No
             f"{where}: {len(constant)} of {matrix.shape[1]} columns never vary "
             f"({names}{more}). They are kept, and say nothing about clusters.",
             ConstantColumnsWarning,
-            stacklevel=4,
+            stacklevel=5,
         )

@@ -1,16 +1,21 @@
-"""The estimators users touch: :class:`BHC` and :class:`BayesianRoseTree`."""
+"""The estimators users touch: exact trees, and trees of data of any size."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from distclust.families import Family
-from distclust.trees.base import TreeEstimator
 from distclust.trees.evaluate import ConstantMixing, DirichletProcess, Mixing, RoseMixing
-from distclust.validation import check_choice, check_real
+from distclust.trees.exact import ExactTreeEstimator
+from distclust.trees.filters import FilterPredictive, FilterPrior
+from distclust.trees.fits import Method
+from distclust.trees.large import LargeTreeEstimator, check_sample_size
+from distclust.trees.randomised import RandomisedBHC
+from distclust.trees.splitting import Resolve, Settings
+from distclust.validation import check_choice, check_integer, check_real
 
 
-class BHC(TreeEstimator):
+class BHC(ExactTreeEstimator):
     r"""Bayesian hierarchical clustering.
 
     A greedy tree whose merges are Bayesian hypothesis tests: at each step the two subtrees
@@ -107,7 +112,7 @@ class BHC(TreeEstimator):
         return DirichletProcess(check_real(self.concentration, where, above=0.0))
 
 
-class BayesianRoseTree(TreeEstimator):
+class BayesianRoseTree(ExactTreeEstimator):
     r"""Bayesian rose trees: hierarchies whose nodes have as many children as they need.
 
     Merging two trees may join them under a new root, absorb one into the other, or collapse
@@ -195,3 +200,128 @@ class BayesianRoseTree(TreeEstimator):
 
     def _many_children(self) -> bool:
         return self.variant != "bhc-gamma"
+
+
+class RandomizedBHC(LargeTreeEstimator):
+    r"""Bayesian hierarchical clustering of data of any size, by samples and filters.
+
+    An exact tree of a sample divides all rows in one pass over them; fresh samples of the
+    parts test whether each is one cluster, and divide it further if it is not. The rows are
+    read block by block and never held. Every node of the returned tree has its statistics,
+    odds and evidence from all rows below it.
+
+    Parameters
+    ----------
+    sample_size
+        Rows of a sample; "auto": 4,096, fewer from 8,192 columns on. The sample of a node is
+        the rows in it with the smallest hash of (seed, path, row id).
+    max_levels
+        Largest depth of the tree; what lies deeper stays in one leaf. None: any.
+    levels_per_pass
+        Levels of a sample's tree that one pass takes. "auto": down to the tree's own cut, and
+        the filter moves sampled rows too. 1 is the published algorithm, in which sampled rows
+        stay where their tree has them.
+    filter_prior
+        What a row's way depends on beside its density: "size" of the subtrees (coherent with
+        the predictive distribution), "pi" (as published) or "flat".
+    filter_predictive
+        Density of a subtree: the mixture over its "subtree" (as published), its root as a
+        "single" cluster, or "auto": single where the sample is all but certain (more than
+        0.999) that it is one cluster.
+    resolve
+        "clusters": the leaves of the tree are clusters, and its size does not grow with the
+        rows. "rows": down to single rows; memory is then that of an exact tree.
+    family, concentration
+        As in :class:`BHC`.
+    check_size
+        Rows of the fresh sample that tests a leaf, if `sample_size` is not smaller.
+    random_state
+        Seed of the samples.
+
+    Attributes
+    ----------
+    tree_, n_clusters_, log_evidence_, log_lower_bound_, family_, family_reason_, concentration_
+        As in :class:`BHC`. If the rows are in a store, the rows of the tree are its leaves,
+        each named by its first row.
+    labels_
+        Cluster of each row, numbered by first appearance; for a store a lazy array on the
+        results store.
+    n_passes_
+        Passes that moved rows; two more look at the data and draw the first sample.
+    filter_disagreement_
+        Share of rows outside the first sample that "auto" sends elsewhere than "subtree".
+
+    References
+    ----------
+    Heller, "Efficient Bayesian Methods for Clustering", PhD thesis, 2007, section 3.6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distclust import RandomizedBHC
+    >>> rows = np.kron(np.eye(3, dtype=int), np.ones((200, 8), dtype=int))
+    >>> model = RandomizedBHC(sample_size=100, random_state=0).fit(rows)
+    >>> model.n_clusters_
+    3
+    """
+
+    def __init__(
+        self,
+        sample_size: int | str = "auto",
+        max_levels: int | None = None,
+        levels_per_pass: int | str = "auto",
+        filter_prior: str = "size",
+        filter_predictive: str = "auto",
+        resolve: str = "clusters",
+        family: Family | str = "auto",
+        concentration: float = 1.0,
+        *,
+        check_size: int = 256,
+        random_state: Any = None,
+    ) -> None:
+        self.sample_size = sample_size
+        self.max_levels = max_levels
+        self.levels_per_pass = levels_per_pass
+        self.filter_prior = filter_prior
+        self.filter_predictive = filter_predictive
+        self.resolve = resolve
+        self.family = family
+        self.concentration = concentration
+        self.check_size = check_size
+        self.random_state = random_state
+
+    @property
+    def filter_disagreement_(self) -> float:
+        """Share of compared rows that the cheaper filter sends elsewhere; 0 if none were."""
+        return float(self._facts["n_disagreeing"] / max(1, self._facts["n_compared"]))
+
+    def _method(self, n_features: int, where: str) -> Method[Any]:
+        levels = self.max_levels
+        each = self.levels_per_pass
+        settings = Settings(
+            sample_size=check_sample_size(self.sample_size, n_features, where),
+            check_size=check_integer(self.check_size, f"{where}: check_size", at_least=2),
+            max_levels=None
+            if levels is None
+            else check_integer(levels, f"{where}: max_levels", at_least=1),
+            levels_per_pass=None
+            if each == "auto"
+            else check_integer(each, f"{where}: levels_per_pass", at_least=1),
+            prior=check_choice(self.filter_prior, f"{where}: filter_prior", _PRIORS),
+            predictive=check_choice(
+                self.filter_predictive, f"{where}: filter_predictive", _PREDICTIVES
+            ),
+            resolve=check_choice(self.resolve, f"{where}: resolve", _RESOLVES),
+            mixing=DirichletProcess(self._concentration()),
+            seed=self._seed(),
+        )
+        return RandomisedBHC(self.family, settings, where)
+
+
+class EMBHC(LargeTreeEstimator):
+    """Placeholder until the next commit."""
+
+
+_PRIORS: tuple[FilterPrior, ...] = ("size", "pi", "flat")
+_PREDICTIVES: tuple[FilterPredictive, ...] = ("auto", "subtree", "single")
+_RESOLVES: tuple[Resolve, ...] = ("clusters", "rows")

@@ -17,6 +17,7 @@ import numpy as np
 from distclust.errors import InputError, ModelFormatError
 from distclust.families import Family, family_from_dict
 from distclust.store import Archive, Column, read_archive, write_archive
+from distclust.store.archive import with_prefix
 from distclust.trees.export import from_arrays, to_arrays
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from distclust.trees.base import TreeEstimator
 
 MODEL_FILE = "model.distclust"  # of a version in a results store
+LABELS_FILE = "labels/zarr.json"
 
 _SEED = "random_state"
 _WEIGHTS = "row_weights"
@@ -33,25 +35,38 @@ _TREE, _FAMILY, _PARAMETER_FAMILY = "tree.", "family.", "parameter_family."
 
 def save_model(model: TreeEstimator, path: str | Path) -> None:
     """Write a fitted estimator to one file, complete or not at all."""
-    write_archive(path, *_to_archive(model))
+    write_archive(path, *to_archive(model))
 
 
 def publish_model(model: TreeEstimator, results: ResultsStore, input_fingerprint: str) -> Version:
     """Make a fitted estimator the current version of a results store."""
-    kind, facts, arrays = _to_archive(model)
-    parameters = {name: value for name, value in facts["parameters"].items() if name != _SEED}
-    seed = facts["parameters"][_SEED]
-    with results.begin(kind, parameters, seed, input_fingerprint) as draft:
-        draft.write_archive(MODEL_FILE, kind, facts, arrays)
-        metrics = {
-            "n_rows": len(model.tree_.leaf_of_row),
-            "n_clusters": int(model.n_clusters_),
-            "log_evidence": float(model.log_evidence_),
-        }
-        return draft.publish(metrics)
+    with results.begin(**identity_of(model, input_fingerprint)) as draft:
+        draft.write_archive(MODEL_FILE, *to_archive(model))
+        return draft.publish(metrics_of(model, len(model.tree_.leaf_of_row)))
 
 
-def _to_archive(model: TreeEstimator) -> tuple[str, dict[str, Any], dict[str, Any]]:
+def identity_of(model: TreeEstimator, input_fingerprint: str) -> dict[str, Any]:
+    """Return what the results of a fit are made from, as `ResultsStore.begin` takes it."""
+    parameters, _ = _parameters_to_store(model)
+    seed = parameters.pop(_SEED)
+    return {
+        "kind": type(model).__name__,
+        "parameters": parameters,
+        "seed": seed,
+        "input_fingerprint": input_fingerprint,
+    }
+
+
+def metrics_of(model: TreeEstimator, n_rows: int) -> dict[str, Any]:
+    """Return the figures that a version shows."""
+    return {
+        "n_rows": n_rows,
+        "n_clusters": int(model.n_clusters_),
+        "log_evidence": float(model.log_evidence_),
+    }
+
+
+def to_archive(model: TreeEstimator) -> tuple[str, dict[str, Any], dict[str, Any]]:
     """Return kind, JSON part and arrays of a fitted estimator."""
     tree_facts, tree_arrays = to_arrays(model.tree_)
     family_facts, family_arrays = model.family_.to_dict()
@@ -74,7 +89,8 @@ def _to_archive(model: TreeEstimator) -> tuple[str, dict[str, Any], dict[str, An
         **{_FAMILY + name: array for name, array in family_arrays.items()},
         **{_PARAMETER_FAMILY + name: array for name, array in parameter_arrays.items()},
     }
-    return type(model).__name__, facts, arrays
+    more_facts, more_arrays = model._extra_state()
+    return type(model).__name__, facts | more_facts, arrays | more_arrays
 
 
 def load(path: str | Path) -> TreeEstimator:
@@ -95,12 +111,33 @@ def load(path: str | Path) -> TreeEstimator:
     StoreError
         If there is no results store, or what it holds was altered.
     """
-    from distclust.trees.estimators import BHC, BayesianRoseTree
-
     if not isinstance(path, (str, os.PathLike)):
         raise InputError("load", "the path of a model file", repr(path), "Pass a string.")
-    archive = _read(os.fspath(path))
-    classes: dict[str, type[TreeEstimator]] = {"BHC": BHC, "BayesianRoseTree": BayesianRoseTree}
+    place = os.fspath(path)
+    if "://" in place or os.path.isdir(place):
+        from distclust.store.results import ResultsStore
+
+        return read_model(ResultsStore(place))
+    return _from_archive(read_archive(place), place)
+
+
+def read_model(results: ResultsStore, version_id: str | None = None) -> TreeEstimator:
+    """Read the model of a version, or of the current one, with its labels where it has any."""
+    with results.open_version(version_id) as reader:
+        version = reader.version
+        model = _from_archive(reader.read_archive(MODEL_FILE), f"{results.url}, {version.id}")
+    if LABELS_FILE in version.files:
+        from distclust.trees.stored_fits import attach
+
+        attach(model, results, version)
+    return model
+
+
+def _from_archive(archive: Archive, path: str) -> TreeEstimator:
+    from distclust.trees.estimators import BHC, EMBHC, BayesianRoseTree, RandomizedBHC
+
+    kinds = (BHC, BayesianRoseTree, RandomizedBHC, EMBHC)
+    classes: dict[str, type[TreeEstimator]] = {kind.__name__: kind for kind in kinds}
     if archive.kind not in classes:
         raise ModelFormatError(
             str(path),
@@ -116,31 +153,23 @@ def load(path: str | Path) -> TreeEstimator:
         ) from error
 
 
-def _read(path: str) -> Archive:
-    if "://" not in path and not os.path.isdir(path):
-        return read_archive(path)
-    from distclust.store.results import ResultsStore
-
-    with ResultsStore(path).open_version() as version:
-        return version.read_archive(MODEL_FILE)
-
-
 def _rebuild(
     kind: type[TreeEstimator], facts: Mapping[str, Any], arrays: Mapping[str, Any], where: str
 ) -> TreeEstimator:
     stored = dict(facts["parameters"])
     if isinstance(stored["family"], Mapping):
-        parts = _with_prefix(arrays, _PARAMETER_FAMILY)
+        parts = with_prefix(arrays, _PARAMETER_FAMILY)
         stored["family"] = family_from_dict(stored["family"], parts, where)
     model = kind(**stored)
     model._columns = tuple(
         Column(name, kind, tuple(levels), number) for name, kind, levels, number in facts["columns"]
     )
-    family = family_from_dict(facts["family"], _with_prefix(arrays, _FAMILY), where)
-    model.tree_ = from_arrays(facts["tree"], _with_prefix(arrays, _TREE), family)
+    family = family_from_dict(facts["family"], with_prefix(arrays, _FAMILY), where)
+    model.tree_ = from_arrays(facts["tree"], with_prefix(arrays, _TREE), family)
     model.family_reason_ = facts["family_reason"]
     model.objective_path_ = arrays["objective_path"]
     model._row_weights = arrays.get(_WEIGHTS)
+    model._restore(facts, arrays, family)
     model.n_features_in_ = len(model._columns)
     if facts["has_feature_names"]:
         names = [column.name for column in model._columns]
@@ -162,11 +191,3 @@ def _parameters_to_store(model: TreeEstimator) -> tuple[dict[str, Any], dict[str
 
 def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _with_prefix(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {
-        name.removeprefix(prefix): array
-        for name, array in arrays.items()
-        if name.startswith(prefix)
-    }

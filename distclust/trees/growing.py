@@ -1,0 +1,392 @@
+"""Randomised trees: a sample divides all rows, samples of the parts divide further.
+
+The driver of Algorithms 3.4 and 3.5 of the thesis, as passes over all rows (spec 3). Nodes
+of a level share a pass. After each pass the state of the fit is one value, `Growth`, which
+is all that a checkpoint holds.
+
+How the number of passes stays small. A pass goes down to the cut of a sample's tree at once,
+so all outliers that a sample shows are split off together and not one by one; a node all of
+whose rows were sampled is finished on the spot; and after `MAX_PASSES` passes leaves that
+would split further stay as they are, with a warning.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distclust.engine import map_ordered, map_spans, run
+from distclust.errors import ConvergenceWarning
+from distclust.families import Family, family_from_dict
+from distclust.seeding import path_salt
+from distclust.store import Matrix
+from distclust.store.archive import with_prefix
+from distclust.store.codes import Codes
+from distclust.trees.data import prepare_family
+from distclust.trees.passes import (
+    NOWHERE,
+    Digests,
+    Seen,
+    Task,
+    fold_candidates,
+    look,
+    run_sweep,
+    survey,
+)
+from distclust.trees.routing import ROOT, Router
+from distclust.trees.sampling import (
+    ALL,
+    Candidates,
+    Wanted,
+    hash_limit,
+    join,
+    size_at_least,
+)
+from distclust.trees.splitting import (
+    Answer,
+    Exact,
+    Question,
+    Settings,
+    examine,
+    examine_root,
+)
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+MAX_PASSES = 16
+HELD_OUT = 256  # rows beside the first sample on which filters are compared
+
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, eq=False)
+class Growth:
+    """The state of a fit after a pass; arrays by node of the router.
+
+    Attributes
+    ----------
+    family, reason, router
+        The resolved family, why it was chosen, and the splits made so far.
+    step
+        Passes done that moved rows.
+    levels
+        Depth in the tree, shape (n_nodes,).
+    sizes
+        Rows in a node, `_UNKNOWN` before the pass that brings them, shape (n_nodes,).
+    first_rows
+        Number of a node's first row, shape (n_nodes,).
+    stats
+        Statistics of the nodes, shape (n_nodes, p); zero for divided ones.
+    want
+        Rows of the sample that will decide about the node; 0: it is a leaf for good.
+    expected
+        What its size will most probably exceed, shape (n_nodes,).
+    exact
+        Trees of nodes that were resolved to the rows.
+    digests
+        What the spans were when they were first seen.
+    compared
+        Rows on which filters were compared, and on how many they disagreed.
+    n_unresolved
+        Leaves that would split further.
+    """
+
+    family: Family
+    reason: str
+    router: Router
+    step: int
+    levels: Indices
+    sizes: Indices
+    first_rows: Indices
+    stats: Floats
+    want: Indices
+    expected: Floats
+    exact: dict[int, Exact]
+    digests: Digests
+    compared: tuple[int, int] = (0, 0)
+    n_unresolved: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row is where it stays."""
+        return not (self.sizes == _UNKNOWN).any()
+
+    @property
+    def new_nodes(self) -> Indices:
+        """Nodes that wait for their rows."""
+        return np.flatnonzero(self.sizes == _UNKNOWN)
+
+
+CodesFor = Callable[[int], Codes]
+
+
+def plant(matrix: Matrix, family: Family | str, settings: Settings, where: str) -> Growth:
+    """Look at all rows, learn the prior, and divide the root by the first sample."""
+    seen = None
+    for part in map_spans(look, matrix, stage="checking the data"):
+        seen = part if seen is None else seen + part
+    assert seen is not None, "a matrix has rows"
+    prepared, reason = prepare_family(family, matrix, seen.profile, where)
+    n_rows = matrix.shape[0]
+    want = np.array([settings.sample_size + HELD_OUT])
+    salts = np.array([path_salt(settings.seed, "")])
+    limit = ALL if n_rows <= settings.sample_size else hash_limit(int(want[0]), n_rows)
+    wanted = Wanted(want, np.array([limit]), salts)
+    summary: Floats | None = None
+    held: list[Candidates] = []
+    for found in map_spans(survey, matrix, prepared, seen.origin, wanted, stage="drawing a sample"):
+        summary = found.summary if summary is None else summary + found.summary
+        held = fold_candidates([*held, found.candidates], want)
+    assert summary is not None, "a matrix has rows"
+    resolved = prepared.resolve(summary, seen.origin, seen.profile, matrix.columns)
+    candidates = join(held).trimmed(want)
+    if len(candidates) < min(settings.sample_size, n_rows):  # six standard deviations off
+        candidates = _all_candidates(matrix, wanted, resolved, seen)
+    first = np.arange(min(settings.sample_size, len(candidates)))
+    question = _question(ROOT, 0, n_rows, candidates.take(first))
+    held_out = candidates.take(np.arange(len(first), len(candidates))).rows
+    answered = run(examine_root, question, held_out, resolved, settings)
+    start = Growth(
+        family=answered.family,
+        reason=reason,
+        router=Router.start(settings.seed),
+        step=0,
+        levels=np.array([0]),
+        sizes=np.array([n_rows]),
+        first_rows=np.array([0]),
+        stats=np.zeros((1, resolved.n_statistics)),
+        want=np.array([0]),
+        expected=np.array([float(n_rows)]),
+        exact={},
+        digests=seen.digests,
+        compared=(answered.n_compared, answered.n_disagreeing),
+    )
+    if answered.answer.share is None and answered.answer.exact is None:
+        return _count_root(matrix, start)
+    return divide(start, [answered.answer], settings)
+
+
+def grow(matrix: Matrix, growth: Growth, settings: Settings, codes_for: CodesFor) -> Growth:
+    """Do one pass: move rows to the new nodes, then ask samples what becomes of those."""
+    step = growth.step + 1
+    new = growth.new_nodes
+    wanted = _wanted(growth, new, growth.expected)
+    task = Task(
+        family=growth.family,
+        router=growth.router,
+        before=codes_for(growth.step) if growth.step else None,
+        after=codes_for(step),
+        counted=int(new[0]),
+        wanted=wanted,
+        digests=growth.digests,
+    )
+    gleaned = run_sweep(matrix, task, f"filtering, pass {step}")
+    sizes, first_rows, stats = growth.sizes.copy(), growth.first_rows.copy(), growth.stats.copy()
+    sizes[new] = gleaned.stats[:, 0].astype(np.int64)
+    first_rows[new], stats[new] = gleaned.first_rows, gleaned.stats
+    growth = replace(growth, step=step, sizes=sizes, first_rows=first_rows, stats=stats)
+    asked = new[(growth.want[new] > 0) & (sizes[new] > 1)]
+    if len(asked) == 0:
+        return growth
+    candidates = _completed(matrix, growth, asked, gleaned.candidates, codes_for)
+    questions = [
+        _question(k, int(growth.levels[k]), int(sizes[k]), candidates.of(k)) for k in asked.tolist()
+    ]
+    answers = list(
+        map_ordered(
+            examine, questions, growth.family, settings, stage=f"testing leaves, pass {step}"
+        )
+    )
+    if step >= MAX_PASSES:
+        n_left = sum(answer.share is not None for answer in answers)
+        answers = [answer for answer in answers if answer.share is None]
+        growth = replace(growth, n_unresolved=n_left)
+    return divide(growth, answers, settings)
+
+
+def divide(growth: Growth, answers: list[Answer], settings: Settings) -> Growth:
+    """Return the state with the nodes divided that are to be."""
+    shares = {answer.node: answer.share for answer in answers if answer.share is not None}
+    exact = {answer.node: answer.exact for answer in answers if answer.exact is not None}
+    levels, want, expected = [growth.levels], [growth.want], [growth.expected]
+    for answer in sorted(answers, key=lambda a: a.node):
+        if answer.share is None:
+            continue
+        levels.append(answer.levels)
+        want.append(_wants(answer, settings))
+        n_rows, n_sample = int(growth.sizes[answer.node]), int(answer.n_sampled.sum())
+        expected.append(
+            np.array([size_at_least(n_rows, k, n_sample) for k in answer.n_sampled.tolist()])
+        )
+    router = growth.router.divided(shares)
+    n_new = router.n_nodes - growth.router.n_nodes
+    stats = np.concatenate([growth.stats, np.zeros((n_new, growth.stats.shape[1]))])
+    stats[list(shares)] = 0.0
+    return replace(
+        growth,
+        router=router,
+        levels=np.concatenate(levels),
+        sizes=np.concatenate([growth.sizes, np.full(n_new, _UNKNOWN)]),
+        first_rows=np.concatenate([growth.first_rows, np.full(n_new, NOWHERE)]),
+        stats=stats,
+        want=np.concatenate(want),
+        expected=np.concatenate(expected),
+        exact={**growth.exact, **exact},
+    )
+
+
+def warn_unresolved(growth: Growth, where: str) -> None:
+    """Say that the bound on passes left something to be found."""
+    if growth.n_unresolved:
+        warnings.warn(
+            f"{where}: {growth.n_unresolved} leaves would split further after {MAX_PASSES} "
+            "passes and stay as they are. Raise sample_size, or fit their rows separately.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
+
+
+def _wants(answer: Answer, settings: Settings) -> Indices:
+    """Return how many rows the samples of an answer's children have."""
+    if settings.resolve == "rows":
+        want = np.full(len(answer.levels), settings.sample_size)
+    else:
+        tests = min(settings.sample_size, settings.check_size)
+        want = np.where(answer.is_cluster, tests, settings.sample_size)
+        if answer.is_finished:
+            want[:] = 0
+    if settings.max_levels is not None:
+        want[answer.levels >= settings.max_levels] = 0
+    return want.astype(np.int64)
+
+
+def _question(node: int, level: int, n_rows: int, sample: Candidates) -> Question:
+    # All rows are no sample: they keep their own order, as in an exact fit.
+    ordered = sample.in_row_order() if len(sample) == n_rows else sample
+    return Question(node, level, n_rows, ordered)
+
+
+def _wanted(growth: Growth, nodes: Indices, sizes: Floats) -> Wanted:
+    """Return what to sample from some of the nodes that are at least so large."""
+    n_nodes = growth.router.n_nodes
+    want = np.zeros(n_nodes, np.int64)
+    want[nodes] = growth.want[nodes]
+    limits = np.full(n_nodes, ALL)
+    salts = np.zeros(n_nodes, np.uint64)
+    for k in np.flatnonzero(want).tolist():
+        limits[k] = hash_limit(int(want[k]), float(sizes[k]))
+        salts[k] = path_salt(growth.router.seed, growth.router.paths[k])
+    return Wanted(want, limits, salts)
+
+
+def _completed(
+    matrix: Matrix,
+    growth: Growth,
+    asked: Indices,
+    candidates: Candidates | None,
+    codes_for: CodesFor,
+) -> Candidates:
+    """Return the samples of nodes, reading again for those that got too few rows."""
+    n_nodes = growth.router.n_nodes
+    known = np.zeros(n_nodes, np.int64)
+    if candidates is not None:
+        known += np.bincount(candidates.nodes, minlength=n_nodes)
+    short = asked[known[asked] < np.minimum(growth.want[asked], growth.sizes[asked])]
+    if len(short) == 0:
+        assert candidates is not None, "nodes with rows have candidates"
+        return candidates
+    wanted = _wanted(growth, short, growth.sizes / 2.0)  # there is no third time
+    task = Task(
+        family=growth.family,
+        router=growth.router,
+        before=codes_for(growth.step),
+        after=None,
+        counted=n_nodes,
+        wanted=wanted,
+        digests=growth.digests,
+    )
+    again = run_sweep(matrix, task, "completing samples").candidates
+    assert again is not None, "nodes with rows have candidates"
+    if candidates is None:
+        return again
+    rest = candidates.take(np.flatnonzero(~np.isin(candidates.nodes, short)))
+    return join([rest, again]).trimmed(growth.want)
+
+
+def _all_candidates(matrix: Matrix, wanted: Wanted, family: Family, seen: Seen) -> Candidates:
+    router = Router.start(0)
+    every = replace(wanted, limits=np.array([ALL]))
+    task = Task(family, router, None, None, 1, every, seen.digests)
+    found = run_sweep(matrix, task, "completing the sample").candidates
+    assert found is not None, "a matrix has rows"
+    return found
+
+
+def _count_root(matrix: Matrix, growth: Growth) -> Growth:
+    """Return the state of a fit whose first sample is one cluster: the root is a leaf."""
+    nobody = Wanted(np.zeros(1, np.int64), np.array([ALL]), np.zeros(1, np.uint64))
+    task = Task(growth.family, growth.router, None, None, ROOT, nobody, growth.digests)
+    gleaned = run_sweep(matrix, task, "counting")
+    return replace(growth, stats=gleaned.stats)
+
+
+def leaf_nodes(growth: Growth) -> Indices:
+    """Return the nodes where rows end, those without rows left out."""
+    return np.flatnonzero(~growth.router.is_split & (growth.sizes > 0))
+
+
+# ---- saving --------------------------------------------------------------------------------------
+
+_BY_NODE = ("levels", "sizes", "first_rows", "stats", "want", "expected")
+_OF_EXACT = ("merges", "positions", "stats")
+
+
+def to_arrays(growth: Growth) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Return the state as JSON values and arrays, for a checkpoint."""
+    router_facts, router_arrays = growth.router.to_arrays()
+    family_facts, family_arrays = growth.family.to_dict()
+    facts = {
+        "family": family_facts,
+        "router": router_facts,
+        "reason": growth.reason,
+        "step": growth.step,
+        "exact": sorted(growth.exact),
+        "compared": list(growth.compared),
+        "n_unresolved": growth.n_unresolved,
+    }
+    arrays: dict[str, npt.NDArray[Any]] = {"digests": growth.digests}
+    arrays |= {name: getattr(growth, name) for name in _BY_NODE}
+    arrays |= {f"router.{name}": array for name, array in router_arrays.items()}
+    arrays |= {f"family.{name}": array for name, array in family_arrays.items()}
+    for node, tree in growth.exact.items():
+        arrays |= {f"exact.{node}.{name}": getattr(tree, name) for name in _OF_EXACT}
+    return facts, arrays
+
+
+def from_arrays(
+    facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], where: str
+) -> Growth:
+    """Inverse of `to_arrays`."""
+    family = family_from_dict(facts["family"], with_prefix(arrays, "family."), where)
+    router = Router.from_arrays(facts["router"], with_prefix(arrays, "router."), family)
+    exact = {
+        node: Exact(*(arrays[f"exact.{node}.{name}"] for name in _OF_EXACT))
+        for node in facts["exact"]
+    }
+    return Growth(
+        family=family,
+        reason=str(facts["reason"]),
+        router=router,
+        step=int(facts["step"]),
+        exact=exact,
+        digests=arrays["digests"],
+        compared=(int(facts["compared"][0]), int(facts["compared"][1])),
+        n_unresolved=int(facts["n_unresolved"]),
+        **{name: arrays[name] for name in _BY_NODE},
+    )

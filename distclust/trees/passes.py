@@ -1,0 +1,222 @@
+"""Passes over all rows: what a span of rows tells, and how spans add up.
+
+Each function runs where its rows are, returns values whose size does not grow with the
+number of rows, and sends or writes the new node of every row through `Codes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+import xxhash
+
+from distclust.engine import Span, map_spans
+from distclust.errors import OtherRowsError
+from distclust.families import Family, column_origin, summarise_block
+from distclust.store import Matrix, Profile, profile_block
+from distclust.store.codes import Codes
+from distclust.trees import _filter_numerics as numerics
+from distclust.trees.routing import Router
+from distclust.trees.sampling import Candidates, Wanted, join
+
+Floats = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+Digests = npt.NDArray[np.uint64]
+
+NOWHERE = np.iinfo(np.int64).max  # the first row of a node that has none
+
+
+# ---- the first two passes ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """First sight of some rows: facts about columns, a point near them, what tells them."""
+
+    profile: Profile
+    origin: Floats
+    digests: Digests
+
+    def __add__(self, later: Seen) -> Seen:
+        return Seen(
+            self.profile + later.profile,
+            self.origin,
+            np.concatenate([self.digests, later.digests]),
+        )
+
+
+def look(span: Span) -> Seen:
+    """Return the facts about a span."""
+    found = None
+    digest = xxhash.xxh3_64()
+    origin = None
+    for rows in span:
+        profile = profile_block(rows.block)
+        found = profile if found is None else found + profile
+        origin = column_origin(rows.block) if origin is None else origin
+        _digest(digest, rows.block, rows.keys)
+    assert found is not None, "a span has a block"
+    assert origin is not None, "a span has a block"
+    return Seen(found, origin, np.array([digest.intdigest()], np.uint64))
+
+
+@dataclass(frozen=True, eq=False)
+class Surveyed:
+    """What the prior is learnt from, and the candidates of the first sample."""
+
+    summary: Floats
+    candidates: Candidates
+
+
+def survey(span: Span, prepared: Family, origin: Floats, wanted: Wanted) -> Surveyed:
+    """Return summary and candidates of a span, all rows being in the root."""
+    summary: Floats | None = None
+    parts = []
+    for rows in span:
+        part = summarise_block(rows.block, rows.start, prepared, origin)
+        summary = part if summary is None else summary + part
+        at_root = np.zeros(len(rows.keys), np.int64)
+        parts.append(wanted.candidates(rows.block, at_root, rows.keys, rows.start))
+    assert summary is not None, "a span has a block"
+    return Surveyed(summary, join(parts).trimmed(wanted.want))
+
+
+# ---- the passes that move rows -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What a pass is to do.
+
+    Attributes
+    ----------
+    family, router
+        How rows move.
+    before
+        Nodes of all rows before the pass; None: all are in the root.
+    after
+        Where their nodes after the pass are kept; None: they do not change.
+    counted
+        First of the nodes whose statistics are wanted: all from here on.
+    wanted
+        Which nodes want a sample.
+    digests
+        What each span was when it was first seen.
+    """
+
+    family: Family
+    router: Router
+    before: Codes | None
+    after: Codes | None
+    counted: int
+    wanted: Wanted
+    digests: Digests
+
+
+@dataclass(frozen=True, eq=False)
+class Gleaned:
+    """What a pass found.
+
+    Attributes
+    ----------
+    stats
+        Statistics of the counted nodes, shape (n, p).
+    first_rows
+        Number of the first row in each of them, NOWHERE for none, shape (n,).
+    candidates
+        For the samples.
+    """
+
+    stats: Floats
+    first_rows: Indices
+    candidates: Candidates | None
+
+
+@dataclass(frozen=True, eq=False)
+class SpanResult:
+    """What one span sends to the driver."""
+
+    index: int
+    gleaned: Gleaned
+    kept: Any  # what `Codes.keep` returned
+
+
+def sweep(span: Span, task: Task) -> SpanResult:
+    """Move the rows of a span to where their filters lead, and count them there."""
+    n_counted = task.router.n_nodes - task.counted
+    stats = np.zeros((n_counted, task.family.n_statistics))
+    first_rows = np.full(n_counted, NOWHERE)
+    before = None if task.before is None else task.before.read(span.index)
+    if before is not None and not _concerns(before, task):
+        kept = None if task.after is None else task.after.keep(span.index, before)
+        return SpanResult(span.index, Gleaned(stats, first_rows, None), kept)
+    parts, moved = [], []
+    digest = xxhash.xxh3_64()
+    for rows in span:
+        _digest(digest, rows.block, rows.keys)
+        here = slice(rows.start - span.start, rows.start - span.start + len(rows.keys))
+        nodes = None if before is None else before[here]
+        ends = task.router.place(rows.block, rows.keys, nodes)
+        groups = np.maximum(ends - task.counted, -1)
+        stats += task.family.accumulate(rows.block, groups, n_counted)
+        numerics.note_first_rows(groups, rows.start, first_rows)
+        parts.append(task.wanted.candidates(rows.block, ends, rows.keys, rows.start))
+        moved.append(ends.astype(np.int32))
+    _check_same(digest, task.digests, span)
+    candidates = join(parts).trimmed(task.wanted.want)
+    kept = None if task.after is None else task.after.keep(span.index, np.concatenate(moved))
+    return SpanResult(span.index, Gleaned(stats, first_rows, candidates), kept)
+
+
+def run_sweep(matrix: Matrix, task: Task, stage: str) -> Gleaned:
+    """Run a pass over all spans and add up what they found, in their order."""
+    n_counted = task.router.n_nodes - task.counted
+    stats = np.zeros((n_counted, task.family.n_statistics))
+    first_rows = np.full(n_counted, NOWHERE)
+    held: list[Candidates] = []
+    for result in map_spans(sweep, matrix, task, stage=stage):
+        stats += result.gleaned.stats
+        np.minimum(first_rows, result.gleaned.first_rows, out=first_rows)
+        if task.after is not None:
+            task.after.collect(result.index, result.kept)
+        if result.gleaned.candidates is not None:
+            held = fold_candidates([*held, result.gleaned.candidates], task.wanted.want)
+    return Gleaned(stats, first_rows, join(held).trimmed(task.wanted.want) if held else None)
+
+
+def fold_candidates(parts: list[Candidates], want: Indices) -> list[Candidates]:
+    """Keep what is held bounded: trim once it has grown to twice what is wanted."""
+    if sum(map(len, parts)) > 2 * int(want.sum()) + 1024:
+        return [join(parts).trimmed(want)]
+    return parts
+
+
+def _concerns(nodes: npt.NDArray[np.int32], task: Task) -> bool:
+    """Whether any row moves on or may be wanted."""
+    here = np.unique(nodes)
+    return bool(task.router.is_split[here].any() or (task.wanted.want[here] > 0).any())
+
+
+# ---- the same rows in every pass ---------------------------------------------------------------
+
+
+def _digest(digest: Any, block: Any, keys: npt.NDArray[np.uint64]) -> None:
+    names = ("data", "indices", "indptr") if scipy.sparse.issparse(block) else ()
+    parts = [getattr(block, name) for name in names] or [block]
+    for part in (keys, *parts):
+        digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+
+
+def _check_same(digest: Any, digests: Digests, span: Span) -> None:
+    if digest.intdigest() != int(digests[span.index]):
+        raise OtherRowsError(
+            f"rows {span.start:,} to {span.stop:,}",
+            "the rows of the first pass",
+            "other rows: the data changed while they were read",
+            "Fit again once nobody writes to them; a Dask array must compute the same "
+            "values every time.",
+        )

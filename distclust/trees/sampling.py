@@ -1,0 +1,143 @@
+"""Samples of nodes: the rows with the smallest hashes, the same wherever rows lie.
+
+The sample of a node is the `want` rows in it with the smallest hash of (seed, path of the
+node, row id). A block cannot know which of its rows these are, but it knows a bound: with n
+rows in the node, few more than `want` hashes lie below want / n of their range. So a pass
+hands on the rows below a *limit* (candidates), and what is handed on does not grow with
+the number of rows. Only where a node turns out smaller than it was thought to be, too few
+come together and the rows are read again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from distclust.seeding import Keys, salted_hashes
+
+Indices = npt.NDArray[np.int64]
+
+ALL = np.uint64(2**64 - 1)  # the limit that lets every row pass
+
+
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Which nodes want a sample; arrays by node number.
+
+    Attributes
+    ----------
+    want
+        Rows of the sample, shape (n_nodes,); 0 where none is wanted.
+    limits
+        Largest hash that is handed on, shape (n_nodes,).
+    salts
+        What makes the hashes of a node its own, shape (n_nodes,).
+    """
+
+    want: Indices
+    limits: Keys
+    salts: Keys
+
+    def candidates(self, block: Any, nodes: Indices, keys: Keys, start: int) -> Candidates:
+        """Return the rows of a block below their nodes' limits.
+
+        Parameters
+        ----------
+        block, keys, start
+            Rows, their keys, and the number of the first of them.
+        nodes
+            Node of every row, shape (n,).
+        """
+        hashes = salted_hashes(keys, self.salts[nodes])
+        chosen = np.flatnonzero((hashes <= self.limits[nodes]) & (self.want[nodes] > 0))
+        found = Candidates(
+            nodes[chosen], hashes[chosen], keys[chosen], start + chosen, block[chosen]
+        )
+        return found.trimmed(self.want)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Rows that may belong to samples.
+
+    Attributes
+    ----------
+    nodes, hashes, keys, positions
+        Node, hash and key of every row and its number in the matrix, each (n,).
+    rows
+        The rows, a dense or CSR block (n, d).
+    """
+
+    nodes: Indices
+    hashes: Keys
+    keys: Keys
+    positions: Indices
+    rows: Any
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def take(self, chosen: npt.NDArray[Any]) -> Candidates:
+        """Return some of them, in the order given."""
+        return Candidates(
+            self.nodes[chosen],
+            self.hashes[chosen],
+            self.keys[chosen],
+            self.positions[chosen],
+            self.rows[chosen],
+        )
+
+    def trimmed(self, want: Indices) -> Candidates:
+        """Return the `want` smallest of every node, ordered by node, hash and key."""
+        order = np.lexsort((self.positions, self.keys, self.hashes, self.nodes))
+        nodes = self.nodes[order]
+        first = np.searchsorted(nodes, nodes)  # place of each node's smallest
+        return self.take(order[np.arange(len(order)) - first < want[nodes]])
+
+    def of(self, node: int) -> Candidates:
+        """Return those of one node; they are ordered by node."""
+        start, stop = np.searchsorted(self.nodes, [node, node + 1])
+        return self.take(np.arange(start, stop))
+
+    def in_row_order(self) -> Candidates:
+        """Return them by their number in the matrix."""
+        return self.take(np.argsort(self.positions, kind="stable"))
+
+
+def join(parts: list[Candidates]) -> Candidates:
+    """Return the candidates of several parts as one, in their order."""
+    if len(parts) == 1:
+        return parts[0]
+    if scipy.sparse.issparse(parts[0].rows):
+        rows = scipy.sparse.vstack([part.rows for part in parts], format="csr")
+    else:
+        rows = np.concatenate([part.rows for part in parts])
+    return Candidates(
+        np.concatenate([part.nodes for part in parts]),
+        np.concatenate([part.hashes for part in parts]),
+        np.concatenate([part.keys for part in parts]),
+        np.concatenate([part.positions for part in parts]),
+        rows,
+    )
+
+
+def hash_limit(want: int, at_least: float) -> np.uint64:
+    """Return the limit below which `want` of `at_least` rows or more lie, all but surely.
+
+    Six standard deviations above what is wanted; everything where that is a large part.
+    """
+    if at_least <= 0.0:
+        return ALL
+    share = (want + 6.0 * math.sqrt(want) + 8.0) / at_least
+    return ALL if share > 0.5 else np.uint64(int(share * 2.0**64))
+
+
+def size_at_least(n_rows: int, n_sampled: int, n_sample: int) -> float:
+    """Return what a node most probably exceeds in size: `n_sampled` of a sample are in it."""
+    fewer = max(n_sampled - 3.0 * math.sqrt(n_sampled), 0.25 * n_sampled)
+    return n_rows * fewer / n_sample
