@@ -12,6 +12,7 @@ import warnings
 from typing import Any, Self
 
 from distclust._version import __version__
+from distclust.engine.reviving import keep_workers_alive
 from distclust.engine.threads import allowed_cores, granted_threads
 from distclust.errors import ClusterError, InputError
 from distclust.validation import check_integer, check_real
@@ -252,6 +253,7 @@ def _start_local(
         worker_dashboard_address="127.0.0.1:0",
         scheduler_kwargs={"dashboard": has_dashboard, "allowed_failures": ALLOWED_FAILURES},
     )
+    keep_workers_alive(cluster)
     return Session("local", Client(cluster), cluster, has_dashboard=has_dashboard)
 
 

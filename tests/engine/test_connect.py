@@ -15,7 +15,7 @@ import pytest
 
 from distclust import engine
 from distclust._version import __version__
-from distclust.engine import diagnosis, on_client, sessions, threads
+from distclust.engine import diagnosis, on_client, reviving, sessions, threads
 from distclust.errors import CapacityError, ClusterError, InputError
 
 PLAIN = {
@@ -82,6 +82,19 @@ def test_connect__joins_a_running_cluster(local_client):
             assert engine.current_client() is None
     assert engine.current_client() is None
     assert local_client.nthreads()  # joining and leaving stops nobody's cluster
+
+
+@pytest.mark.cluster
+@pytest.mark.chaos
+def test_connect__local_workers_come_back_when_their_keepers_gave_up(monkeypatch):
+    monkeypatch.setattr(reviving, "REVIVE_SECONDS", 0.1)
+    with engine.connect("local", workers=2, threads=1) as session:
+        before = set(session.client.nthreads())
+        for keeper in list(session._cluster.workers.values()):
+            session._cluster.sync(keeper.close)  # as after a worker that died while starting
+        session.client.wait_for_workers(2, timeout=30)
+        assert engine.run(current_place) == (True, 1)
+        assert before.isdisjoint(session.client.nthreads())
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,35 @@
+"""Workers of a cluster started here come back, however they died.
+
+Dask's keeper of a worker starts it again when it dies, once: if the new process dies
+before it is up, the keeper gives up, and the cluster shrinks for good.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+REVIVE_SECONDS = 2.0
+
+
+def keep_workers_alive(cluster: Any) -> None:
+    """Look after the workers of a local cluster until it is closed."""
+    from tornado.ioloop import PeriodicCallback
+
+    def start() -> None:
+        watch = PeriodicCallback(lambda: _revive(cluster), REVIVE_SECONDS * 1000)
+        cluster.periodic_callbacks["distclust-revive"] = watch  # stopped with the cluster
+        watch.start()
+
+    cluster.loop.add_callback(start)  # the cluster's own thread: nobody else changes it
+
+
+def _revive(cluster: Any) -> None:
+    from distributed import Status
+
+    if cluster.status != Status.running:
+        return
+    for name, keeper in list(cluster.workers.items()):
+        if keeper.status in (Status.closed, Status.failed):
+            del cluster.workers[name]
+    if cluster.workers.keys() != cluster.worker_spec.keys():
+        cluster.scale(len(cluster.worker_spec))  # starts those that are not there
