@@ -16,33 +16,32 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Counts: TypeAlias = npt.NDArray[np.int32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
-FEW = 32  # below so many partners a table of 256 entries a byte does not pay
+_FEW = 32  # below so many partners a table of 256 entries a byte does not pay
 
 
 class BernoulliGroups(NamedTuple):
-    """Groups of complete binary rows with full tables, as compiled functions take them.
+    """Groups of complete binary rows and what their log marginals need."""
 
-    The arrays of groups (first line of the fields) change as groups are combined.
-    """
-
-    stats: Floats  # the statistics, and the same as whole numbers:
+    # Of each group, changed as groups are combined:
+    stats: Floats
     n_rows: Ints
     counts: Counts
-    packed: Bytes
+    packed: Bytes  # bits of a single row
     log_f: Floats
+    # Of each column:
     alpha: Floats
     beta: Floats
-    ones: Floats
-    zeros: Floats
-    by_rows: Floats
-    prior: float
-    totals: Floats
-    multiplicity: Floats
+    ones: Floats  # log Γ(α + c) for c = 0, 1, ...; a table may end before the largest count
+    zeros: Floats  # log Γ(β + c)
     log_gamma_alpha: Floats
     log_gamma_beta: Floats
     log_gamma_total: Floats
-    bases: Floats
-    error: float  # of bernoulli_row
+    # Of a number of rows:
+    by_rows: Floats  # see rows_part, whose arguments follow
+    prior: float
+    totals: Floats
+    multiplicity: Floats
+    bases: Floats  # see bernoulli_exact
 
 
 @compiled
@@ -132,35 +131,22 @@ def bernoulli_union(
 
 
 @compiled
-def bernoulli_row(
-    k: int,
-    others: Ints,
-    n_rows: Ints,
-    counts: Counts,
-    packed: Bytes,
-    log_f: Floats,
-    alpha: Floats,
-    beta: Floats,
-    ones: Floats,
-    zeros: Floats,
-    by_rows: Floats,
-    prior: float,
-    totals: Floats,
-    multiplicity: Floats,
-    use_bytes: bool,
-    out: Floats,
-) -> None:
+def bernoulli_row(groups: BernoulliGroups, k: int, others: Ints, out: Floats) -> None:
     """log f(k ∪ s) for each s of `others`.
 
     A single row s has an affine predictive, log f(k ∪ x) = log f(k) + Σ log p0 + x·w, read
     eight columns at a time; a group s needs two table entries a column.
     """
+    n_rows, counts, packed = groups.n_rows, groups.counts, groups.packed
+    alpha, beta = groups.alpha, groups.beta
     base = 0.0
+    use_bytes = others.shape[0] > _FEW
     # Scratch belongs to the call: several threads ask for rows at once.
     weights = np.empty(counts.shape[1])
     tables = np.empty((packed.shape[1] if use_bytes else 0, 256))
     if use_bytes:
-        base = log_f[k] + bernoulli_leaf_weights(counts[k], n_rows[k], alpha, beta, weights)
+        base = groups.log_f[k]
+        base += bernoulli_leaf_weights(counts[k], n_rows[k], alpha, beta, weights)
         fill_byte_tables(weights, tables)
     n_bytes = packed.shape[1]
     for position in range(others.shape[0]):
@@ -171,73 +157,43 @@ def bernoulli_row(
                 total += tables[b, packed[s, b]]
         else:
             n = n_rows[k] + n_rows[s]
-            if n < by_rows.shape[0]:
-                total = by_rows[n]
+            if n < groups.by_rows.shape[0]:
+                total = groups.by_rows[n]
             else:
-                total = rows_part(n, prior, totals, multiplicity)
-            total += bernoulli_union(counts[k], counts[s], n, alpha, beta, ones, zeros)
+                total = rows_part(n, groups.prior, groups.totals, groups.multiplicity)
+            total += bernoulli_union(
+                counts[k], counts[s], n, alpha, beta, groups.ones, groups.zeros
+            )
         out[position] = total
 
 
 @compiled
-def bernoulli_exact(
-    lefts: Ints,
-    rights: Ints,
-    n_rows: Ints,
-    counts: Counts,
-    alpha: Floats,
-    beta: Floats,
-    ones: Floats,
-    zeros: Floats,
-    log_gamma_alpha: Floats,
-    log_gamma_beta: Floats,
-    log_gamma_total: Floats,
-    bases: Floats,
-    out: Floats,
-) -> None:
+def bernoulli_exact(groups: BernoulliGroups, lefts: Ints, rights: Ints, out: Floats) -> None:
     """log f of pairs, the very sums of the family's own formula with log Γ from tables.
 
     `bases[n]` keeps the part that depends on the number of rows only, NaN until it is needed.
+    The tables must reach to the number of all rows.
     """
+    alpha, beta, counts, bases = groups.alpha, groups.beta, groups.counts, groups.bases
+    ones, zeros = groups.ones, groups.zeros
     scratch = np.empty(alpha.shape[0])
     for pair in range(out.shape[0]):
         i, j = lefts[pair], rights[pair]
-        n = n_rows[i] + n_rows[j]
+        n = groups.n_rows[i] + groups.n_rows[j]
         if math.isnan(bases[n]):
             bases[n] = bernoulli_base(
-                float(n), alpha, beta, log_gamma_beta, log_gamma_total, scratch
+                float(n), alpha, beta, groups.log_gamma_beta, groups.log_gamma_total, scratch
             )
         total = bases[n]
         for d in range(alpha.shape[0]):
             c = counts[i, d] + counts[j, d]
             if c > 0:
-                total += (ones[d, c] - log_gamma_alpha[d]) + (zeros[d, n - c] - zeros[d, n])
+                total += (ones[d, c] - groups.log_gamma_alpha[d]) + (zeros[d, n - c] - zeros[d, n])
         out[pair] = total
 
 
 @compiled
-def row_of_groups(groups: BernoulliGroups, k: int, others: Ints, out: Floats) -> float:
-    """:func:`bernoulli_row` of groups; returns how wrong it may be."""
-    bernoulli_row(
-        k, others, groups.n_rows, groups.counts, groups.packed, groups.log_f, groups.alpha,
-        groups.beta, groups.ones, groups.zeros, groups.by_rows, groups.prior, groups.totals,
-        groups.multiplicity, others.shape[0] > FEW, out,
-    )  # fmt: skip
-    return groups.error
-
-
-@compiled
-def exact_of_groups(groups: BernoulliGroups, lefts: Ints, rights: Ints, out: Floats) -> None:
-    """:func:`bernoulli_exact` of groups."""
-    bernoulli_exact(
-        lefts, rights, groups.n_rows, groups.counts, groups.alpha, groups.beta, groups.ones,
-        groups.zeros, groups.log_gamma_alpha, groups.log_gamma_beta, groups.log_gamma_total,
-        groups.bases, out,
-    )  # fmt: skip
-
-
-@compiled
-def combine_groups(groups: BernoulliGroups, i: int, j: int, log_f: float) -> None:
+def bernoulli_combine(groups: BernoulliGroups, i: int, j: int, log_f: float) -> None:
     """Add group j to group i; `log_f` is the log marginal of the union."""
     for d in range(groups.stats.shape[1]):
         groups.stats[i, d] += groups.stats[j, d]

@@ -18,6 +18,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from distclust.families._pair_numerics import BernoulliGroups
 from distclust.families.base import Family
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -53,6 +54,18 @@ class PairScorer:
     def combine(self, i: int, j: int, log_f: float) -> None:
         """Add group j to group i; `log_f` is the log marginal of the union."""
         self.stats[i] += self.stats[j]
+
+    def own(self) -> Floats:
+        """Return log f of each starting group; asked before groups are combined."""
+        return self.family.log_marginal(self.stats)
+
+    def compiled_groups(self) -> tuple[BernoulliGroups, float] | None:
+        """Return the groups for a compiled search, and the error of their rows, or None.
+
+        A search that takes them calls neither :meth:`row`, :meth:`exact` nor :meth:`combine`
+        any more: it drives the merges itself.
+        """
+        return None
 
     def leaf_rows(self, start: int, stop: int) -> tuple[Floats, float]:
         """Rows start..stop of the first pair stage against all slots, and their error.

@@ -18,7 +18,6 @@ _TABLE_BYTES = 128 * 2**20
 _MOST_ROWS = 2**31
 _USEFUL = 0.1  # a larger error would leave too many candidates to settle
 _SMALL_ROW = 512  # entries of the scatter matrices of a row that is as quick exactly
-_FEW = 32  # below so many partners a table of 256 entries a byte does not pay
 
 
 class BernoulliPairs(PairScorer):
@@ -26,33 +25,17 @@ class BernoulliPairs(PairScorer):
 
     def __init__(self, family: Bernoulli, stats: Floats) -> None:
         super().__init__(family, stats)
-        self._alpha, self._beta = family.alpha, family.beta
-        self._n_rows = stats[:, 0].astype(np.int64)
-        self._counts = stats[:, 1:].astype(np.int32)
-        self._log_f = family.log_marginal(stats)
-        n_columns, n_total = self._counts.shape[1], int(self._n_rows.sum())
+        n_columns, n_total = family.n_features, int(stats[:, 0].sum())
         width = min(n_total + 1, max(2, _TABLE_BYTES // (16 * n_columns)))
         self._is_tabled = width == n_total + 1
-        self._bases = np.full(width, np.nan)
-        self._log_gammas = family._log_gammas
-        self._ones = numerics.log_gamma_tables(self._alpha, width)
-        self._zeros = numerics.log_gamma_tables(self._beta, width)
-        both = self._alpha + self._beta
-        self._prior = math.fsum(map(math.lgamma, both)) - math.fsum(
-            map(math.lgamma, np.concatenate([self._alpha, self._beta]))
-        )
-        totals, multiplicity = np.unique(both, return_counts=True)
-        self._totals, self._multiplicity = totals, multiplicity.astype(np.float64)
-        self._by_rows = numerics.rows_part_table(
-            width, self._prior, self._totals, self._multiplicity
-        )
-        self._packed = np.zeros((len(stats), (n_columns + 7) // 8), np.uint8)
-        numerics.pack_bits(self._counts, self._packed)
-        ends = math.lgamma(n_total + float(both.max()) + 1.0)
-        largest = max(ends, np.abs(self._ones).max(), np.abs(self._zeros).max())
+        self._groups = _bernoulli_groups(family, self.stats, width)
+        ones, zeros = self._groups.ones, self._groups.zeros
+        ends = math.lgamma(n_total + float((family.alpha + family.beta).max()) + 1.0)
+        largest = max(ends, np.abs(ones).max(), np.abs(zeros).max())
         # Two sums of 2 D terms, none larger than `largest`, each rounded at every step.
         self._error = 8.0 * n_columns**2 * largest * ROUNDING
-        self._leaf_product = self._prepare_leaf_product() if (self._n_rows == 1).all() else None
+        is_row = (self._groups.n_rows == 1).all()
+        self._leaf_product = self._prepare_leaf_product() if is_row else None
 
     def exact(self, lefts: int | Indices, rights: Indices) -> Floats:
         """See :meth:`PairScorer.exact`."""
@@ -61,37 +44,35 @@ class BernoulliPairs(PairScorer):
         sources = np.empty(len(rights), np.int64)
         sources[:] = lefts
         out = np.empty(len(rights))
-        numerics.bernoulli_exact(
-            sources, rights, self._n_rows, self._counts, self._alpha, self._beta, self._ones,
-            self._zeros, *self._log_gammas, self._bases, out,
-        )  # fmt: skip
+        numerics.bernoulli_exact(self._groups, sources, rights, out)
         return out
 
     def row(self, k: int, others: Indices) -> tuple[Floats, float]:
         """See :meth:`PairScorer.row`."""
         out = np.empty(len(others))
-        numerics.bernoulli_row(
-            k, others, self._n_rows, self._counts, self._packed, self._log_f, self._alpha,
-            self._beta, self._ones, self._zeros, self._by_rows, self._prior, self._totals,
-            self._multiplicity, len(others) > _FEW, out,
-        )  # fmt: skip
+        numerics.bernoulli_row(self._groups, k, others, out)
         return out, self._error
 
     def combine(self, i: int, j: int, log_f: float) -> None:
         """See :meth:`PairScorer.combine`."""
-        super().combine(i, j, log_f)
-        self._counts[i] += self._counts[j]
-        self._n_rows[i] += self._n_rows[j]
-        self._log_f[i] = log_f
+        numerics.bernoulli_combine(self._groups, i, j, log_f)
+
+    def own(self) -> Floats:
+        """See :meth:`PairScorer.own`."""
+        return self._groups.log_f.copy()
+
+    def compiled_groups(self) -> tuple[numerics.BernoulliGroups, float] | None:
+        """See :meth:`PairScorer.compiled_groups`."""
+        return (self._groups, self._error) if self._is_tabled else None
 
     def _prepare_leaf_product(self) -> tuple[Floats, Floats, Floats, float]:
         """log f_ij = Σ h0 + X_i·u + X_j·u + (X_i∘w)·X_j (spec 8.1)."""
-        alpha, beta = self._alpha, self._beta
+        alpha, beta = self._groups.alpha, self._groups.beta
         both = np.log(alpha + beta) + np.log(alpha + beta + 1)
         h_0 = np.log(beta) + np.log(beta + 1) - both
         h_1 = np.log(alpha) + np.log(beta) - both
         h_2 = np.log(alpha) + np.log(alpha + 1) - both
-        rows = self._counts.astype(np.float64)
+        rows = self._groups.counts.astype(np.float64)
         return rows, rows * (h_2 - 2 * h_1 + h_0), rows @ (h_1 - h_0), float(h_0.sum())
 
     def leaf_rows(self, start: int, stop: int) -> tuple[Floats, float]:
@@ -103,6 +84,37 @@ class BernoulliPairs(PairScorer):
         product += own[start:stop, None] + constant
         product += own
         return product, self._error
+
+
+def _bernoulli_groups(family: Bernoulli, stats: Floats, width: int) -> numerics.BernoulliGroups:
+    """Groups whose tables have entries for 0, 1, ..., width − 1 rows."""
+    alpha, beta = family.alpha, family.beta
+    both = alpha + beta
+    counts = stats[:, 1:].astype(np.int32)
+    packed = np.zeros((len(stats), (counts.shape[1] + 7) // 8), np.uint8)
+    numerics.pack_bits(counts, packed)
+    prior = math.fsum(map(math.lgamma, both)) - math.fsum(
+        map(math.lgamma, np.concatenate([alpha, beta]))
+    )
+    totals, times = np.unique(both, return_counts=True)
+    multiplicity = times.astype(np.float64)
+    return numerics.BernoulliGroups(
+        stats,
+        stats[:, 0].astype(np.int64),
+        counts,
+        packed,
+        family.log_marginal(stats),
+        alpha,
+        beta,
+        numerics.log_gamma_tables(alpha, width),
+        numerics.log_gamma_tables(beta, width),
+        *family._log_gammas,
+        numerics.rows_part_table(width, prior, totals, multiplicity),
+        prior,
+        totals,
+        multiplicity,
+        bases=np.full(width, np.nan),
+    )
 
 
 class GaussianPairs(PairScorer):

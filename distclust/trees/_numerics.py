@@ -16,9 +16,9 @@ import numpy.typing as npt
 from distclust.compiled import compiled
 from distclust.families._pair_numerics import (
     BernoulliGroups,
-    combine_groups,
-    exact_of_groups,
-    row_of_groups,
+    bernoulli_combine,
+    bernoulli_exact,
+    bernoulli_row,
 )
 from distclust.trees.structure import ABSORB_LEFT as ABSORB_OLDER
 from distclust.trees.structure import ABSORB_RIGHT as ABSORB_YOUNGER
@@ -558,12 +558,11 @@ def scratch_for(n: int) -> Scratch:
 
 
 @compiled
-def merge_groups(
-    state: State, groups: BernoulliGroups, first: int, stop: int, key_error: float
-) -> tuple[int, float]:
+def merge_groups(state: State, groups: BernoulliGroups, error: float, first: int, stop: int) -> int:
     """Do merges first..stop of a search, step by step as `_Search` does for other scorers.
 
-    Returns (number of rows looked at again, largest error behind a kept key).
+    `error` is how wrong a fast row of the groups may be. Returns how often a row was looked
+    at again.
     """
     n_active = state.history.shape[0] + 1 - first
     scratch = scratch_for(n_active)
@@ -573,65 +572,58 @@ def merge_groups(
         i, j = next_merge(state.slots, active)
         while j < 0:
             n_rescans += 1
-            rescan_group(state, groups, active, i, key_error, scratch)
+            rescan_group(state, groups, error, active, i, scratch)
             i, j = next_merge(state.slots, active)
         count, log_f = apply_merge(
             state.slots, active, i, j, state.rule, scratch.others, state.history, merge
         )
-        combine_groups(groups, i, j, log_f)
+        bernoulli_combine(groups, i, j, log_f)
         n_active -= 1
         if count > 0:
-            key_error = max(key_error, introduce_group(state, groups, i, count, scratch))
-    return n_rescans, key_error
+            introduce_group(state, groups, error, i, count, scratch)
+    return n_rescans
 
 
 @compiled
 def introduce_group(
-    state: State, groups: BernoulliGroups, k: int, n_others: int, scratch: Scratch
-) -> float:
-    """`_Search._introduce`, the others being in `scratch`; returns the error of the row."""
+    state: State, groups: BernoulliGroups, error: float, k: int, n_others: int, scratch: Scratch
+) -> None:
+    """Find the new node's best partner among the others in `scratch`, offer it to everyone."""
     others, log_f = scratch.others[:n_others], scratch.log_f[:n_others]
-    error = row_of_groups(groups, k, others, log_f)
+    bernoulli_row(groups, k, others, log_f)
     count = introduce(
         state.slots, k, others, log_f, error, state.rule, state.keys, scratch.keys, scratch.chosen
     )
-    settle_groups(state, groups, k, count, log_f, error, True, scratch)
-    return error
+    settle_group(state, groups, k, count, True, scratch)
 
 
 @compiled
 def rescan_group(
-    state: State, groups: BernoulliGroups, active: Ints, k: int, key_error: float, scratch: Scratch
+    state: State, groups: BernoulliGroups, error: float, active: Ints, k: int, scratch: Scratch
 ) -> None:
-    """`_Search._rescan`: find the best partner of a row that only had an upper bound."""
+    """Find the best partner of a row that only had an upper bound."""
     count = others_of(active, k, scratch.others)
-    others, keys, log_f = scratch.others[:count], scratch.keys[:count], scratch.log_f[:count]
+    others, keys = scratch.others[:count], scratch.keys[:count]
     if state.keys.shape[0] > 0:
-        highest, error = cached_keys(state.slots, state.keys, k, others, key_error, keys)
+        highest, doubt = cached_keys(state.slots, state.keys, k, others, error, keys)
     else:
-        error = row_of_groups(groups, k, others, log_f)
+        log_f, doubt = scratch.log_f[:count], error
+        bernoulli_row(groups, k, others, log_f)
         highest = row_keys(state.slots, k, others, log_f, state.rule, keys)
-    count = near_row_maximum(keys, highest - 2.0 * error, scratch.chosen)
-    settle_groups(state, groups, k, count, log_f, error, False, scratch)
+    count = near_row_maximum(keys, highest - 2.0 * doubt, scratch.chosen)
+    settle_group(state, groups, k, count, False, scratch)
 
 
 @compiled
-def settle_groups(
-    state: State,
-    groups: BernoulliGroups,
-    k: int,
-    n_chosen: int,
-    log_f: Floats,
-    error: float,
-    offer: bool,
-    scratch: Scratch,
+def settle_group(
+    state: State, groups: BernoulliGroups, k: int, n_chosen: int, offer: bool, scratch: Scratch
 ) -> None:
-    """`_Search._settle` of the first `n_chosen` positions chosen in `scratch`."""
+    """Let the exact log marginals of the positions chosen in `scratch` decide."""
     candidates, place = scratch.candidates[:n_chosen], scratch.place[:n_chosen]
     for position in range(n_chosen):
         candidates[position] = scratch.others[scratch.chosen[position]]
     count = list_distinct(groups.stats, candidates, scratch.distinct, place)
-    lefts, exact = scratch.lefts[:count], scratch.exact[:count]
+    lefts, log_f = scratch.lefts[:count], scratch.exact[:count]
     lefts[:] = k
-    exact_of_groups(groups, lefts, scratch.distinct[:count], exact)
-    settle(state.slots, k, candidates, exact, place, offer, state.rule)
+    bernoulli_exact(groups, lefts, scratch.distinct[:count], log_f)
+    settle(state.slots, k, candidates, log_f, place, offer, state.rule)

@@ -19,6 +19,7 @@ Rejected: the nearest-neighbour chain (reducibility fails for these keys), a hea
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,7 +41,10 @@ Criterion = Literal["posterior_odds", "likelihood_ratio"]
 
 _LEAF_TILE = 128  # rows of the first pair stage that are computed together
 _LOG_GAMMA_ENTRIES = 2**20
-_FLOAT32_ROUNDING = float(np.finfo(np.float32).eps)
+# One compiled call does so many merges, fewer if each of them takes long: in between there is
+# progress to report and an interrupt to notice.
+_MERGES_A_CALL = 256
+_CELLS_A_CALL = 2**28
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,7 @@ class _Search:
         self.n_leaves = n
         self.active = np.arange(n, dtype=np.int64)
         self.n_active = n
-        self.leaf_log_f = family.log_marginal(stats)
+        self.leaf_log_f = self.scorer.own()
         self.slots = np.zeros(n, numerics.SLOT)
         self.rule = _rule(plan, int(stats[:, 0].sum()), n)
         self._fill_leaves(stats)
@@ -142,9 +146,8 @@ class _Search:
         if n > 1:
             self._first_pairs()
         with events.stage("merging", n - 1) as progress:
-            for merge in range(n - 1):
-                self._merge(merge)
-                progress.advance(1)
+            for n_done in self._merges():
+                progress.advance(n_done)
         history = self.history
         merges = np.column_stack([history["older"], history["younger"]])
         structure, kept = Structure.from_operations(merges, history["operation"])
@@ -182,6 +185,28 @@ class _Search:
         numerics.settle_first(self.slots, lefts, rights, log_f, self.rule)
         return error
 
+    # -- who drives the merges ---------------------------------------------------------------
+
+    def _merges(self) -> Iterator[int]:
+        """Do all merges and say how many were done, now and then.
+
+        Compiled as a whole where the scorer offers its groups, else step by step. Both take
+        the same steps in the same order.
+        """
+        offered = self.scorer.compiled_groups()
+        if offered is None:
+            for merge in range(self.n_leaves - 1):
+                self._merge(merge)
+                yield 1
+            return
+        groups, error = offered
+        state = numerics.State(self.slots, self.active, self.rule, self.keys, self.history)
+        step = min(_MERGES_A_CALL, max(1, _CELLS_A_CALL // groups.stats.size))
+        for first in range(0, self.n_leaves - 1, step):
+            stop = min(first + step, self.n_leaves - 1)
+            self.n_rescans += numerics.merge_groups(state, groups, error, first, stop)
+            yield stop - first
+
     # -- one merge ---------------------------------------------------------------------------
 
     def _merge(self, merge: int) -> None:
@@ -214,8 +239,9 @@ class _Search:
         count = numerics.others_of(self.active[: self.n_active], k, self._others)
         others, keys = self._others[:count], self._row_keys[:count]
         if len(self.keys):
-            highest = numerics.cached_keys(self.slots, self.keys, k, others, keys)
-            error = self.key_error + _FLOAT32_ROUNDING * (1.0 + abs(highest))
+            highest, error = numerics.cached_keys(
+                self.slots, self.keys, k, others, self.key_error, keys
+            )
             log_f = keys  # not a log marginal: the positive error has it evaluated
         else:
             log_f, error = self.scorer.row(k, others)
