@@ -23,12 +23,16 @@ if TYPE_CHECKING:
     from distclust.report import progress as progress
     from distclust.store.matrix_store import open_store as open_store
     from distclust.trees import BHC as BHC
+    from distclust.trees import EMBHC as EMBHC
     from distclust.trees import BayesianRoseTree as BayesianRoseTree
+    from distclust.trees import RandomizedBHC as RandomizedBHC
     from distclust.trees import Tree as Tree
     from distclust.trees import load as load
 
 _HOMES = {
     "BHC": "distclust.trees",
+    "EMBHC": "distclust.trees",
+    "RandomizedBHC": "distclust.trees",
     "BayesianRoseTree": "distclust.trees",
     "Tree": "distclust.trees",
     "as_matrix": "distclust.engine",
@@ -42,7 +46,9 @@ _MODULES = ("families", "metrics")
 
 __all__ = [
     "BHC",
+    "EMBHC",
     "BayesianRoseTree",
+    "RandomizedBHC",
     "Tree",
     "__version__",
     "as_matrix",

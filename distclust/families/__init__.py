@@ -6,7 +6,7 @@ new family fits in one file.
 
 from __future__ import annotations
 
-from distclust.families._blocks import column_origin, dense_rows
+from distclust.families._blocks import column_origin, dense_rows, is_sparse
 from distclust.families._checks import Hyperparameter
 from distclust.families.auto import choose_family
 from distclust.families.base import Family, RowFunctions, summarise_block
@@ -35,6 +35,7 @@ __all__ = [
     "dense_rows",
     "family_from_dict",
     "family_named",
+    "is_sparse",
     "register_family",
     "summarise_block",
 ]

@@ -5,7 +5,7 @@ statistics, ``search`` finds trees, ``optimise`` learns their hyperparameters, `
 ``tree`` say what a tree means, ``prediction`` what it says about new rows.
 """
 
-from distclust.trees.estimators import BHC, BayesianRoseTree, RandomizedBHC
+from distclust.trees.estimators import BHC, EMBHC, BayesianRoseTree, RandomizedBHC
 from distclust.trees.persistence import load
 from distclust.trees.purity import dendrogram_purity
 from distclust.trees.structure import Structure
@@ -13,6 +13,7 @@ from distclust.trees.tree import Tree
 
 __all__ = [
     "BHC",
+    "EMBHC",
     "BayesianRoseTree",
     "RandomizedBHC",
     "Structure",

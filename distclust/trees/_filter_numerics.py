@@ -160,3 +160,23 @@ def note_first_rows(groups: Array, start: int, first_rows: Array) -> None:
         g = groups[i]
         if g >= 0 and start + i < first_rows[g]:
             first_rows[g] = start + i
+
+
+@compiled
+def add_own_weights(indptr: Array, indices: Array, weights: Array, own: Array, sums: Array) -> None:
+    """Add up the weights (K, D) of the ones of each CSR row in its own cluster, (n,)."""
+    for i in range(len(own)):
+        total = 0.0
+        for k in range(indptr[i], indptr[i + 1]):
+            total += weights[own[i], indices[k]]
+        sums[i] = total
+
+
+@compiled
+def multiply_own_weights(rows: Array, weights: Array, own: Array, sums: Array) -> None:
+    """Multiply each dense row with the weights (K, D) of its own cluster, (n,)."""
+    for i in range(len(own)):
+        total = 0.0
+        for d in range(rows.shape[1]):
+            total += rows[i, d] * weights[own[i], d]
+        sums[i] = total

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from distclust.families import Family
+from distclust.trees.em import EM
 from distclust.trees.evaluate import ConstantMixing, DirichletProcess, Mixing, RoseMixing
 from distclust.trees.exact import ExactTreeEstimator
 from distclust.trees.filters import FilterPredictive, FilterPrior
@@ -299,7 +300,7 @@ class RandomizedBHC(LargeTreeEstimator):
         levels = self.max_levels
         each = self.levels_per_pass
         settings = Settings(
-            sample_size=check_sample_size(self.sample_size, n_features, where),
+            sample_size=check_sample_size(self.sample_size, n_features, where, _SAMPLED),
             check_size=check_integer(self.check_size, f"{where}: check_size", at_least=2),
             max_levels=None
             if levels is None
@@ -319,9 +320,87 @@ class RandomizedBHC(LargeTreeEstimator):
 
 
 class EMBHC(LargeTreeEstimator):
-    """Placeholder until the next commit."""
+    r"""Bayesian hierarchical clustering of data of any size, by seeds and EM sweeps.
+
+    Every row goes to the seed it is likeliest under; sweeps over all rows then move rows to
+    the cluster they are likeliest in, each row taken out of its own cluster first; an exact
+    tree joins the clusters that still have rows. One pass over the rows a sweep.
+
+    Parameters
+    ----------
+    sample_size
+        Number of seeds; "auto": 2,048, fewer from 16,384 columns on. There should be several
+        for every cluster that is looked for.
+    n_sweeps
+        Largest number of sweeps; they end earlier when the objective drops or no row moves.
+    resolve
+        "clusters": leaves of the tree are clusters. "rows": trees within them, too.
+    family, concentration
+        As in :class:`BHC`.
+    random_state
+        Seed of the samples.
+
+    Attributes
+    ----------
+    tree_, labels_, n_clusters_, log_evidence_, log_lower_bound_, family_, n_passes_
+        As in :class:`RandomizedBHC`.
+    objective_path_
+        The log joint probability of clustering and rows after each sweep; never decreases.
+
+    Notes
+    -----
+    With as many seeds as rows this is :class:`BHC`. `predict` takes the cluster under which a
+    row is likeliest; a fitted row was taken out of its own cluster first, so that its label
+    may differ.
+
+    References
+    ----------
+    Heller, "Efficient Bayesian Methods for Clustering", PhD thesis, 2007, section 3.6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from distclust import EMBHC
+    >>> rows = np.kron(np.eye(3, dtype=int), np.ones((200, 8), dtype=int))
+    >>> model = EMBHC(sample_size=30, random_state=0).fit(rows)
+    >>> model.n_clusters_
+    3
+    """
+
+    def __init__(
+        self,
+        sample_size: int | str = "auto",
+        n_sweeps: int = 5,
+        resolve: str = "clusters",
+        family: Family | str = "auto",
+        concentration: float = 1.0,
+        *,
+        random_state: Any = None,
+    ) -> None:
+        self.sample_size = sample_size
+        self.n_sweeps = n_sweeps
+        self.resolve = resolve
+        self.family = family
+        self.concentration = concentration
+        self.random_state = random_state
+
+    def _method(self, n_features: int, where: str) -> Method[Any]:
+        sample_size = check_sample_size(self.sample_size, n_features, where, _SEEDS)
+        settings = Settings(
+            sample_size=sample_size,
+            check_size=sample_size,
+            max_levels=None,
+            levels_per_pass=None,
+            prior="size",
+            predictive="auto",
+            resolve=check_choice(self.resolve, f"{where}: resolve", _RESOLVES),
+            mixing=DirichletProcess(self._concentration()),
+            seed=self._seed(),
+        )
+        return EM(self.family, check_integer(self.n_sweeps, f"{where}: n_sweeps"), settings, where)
 
 
+_SAMPLED, _SEEDS = 4096, 2048
 _PRIORS: tuple[FilterPrior, ...] = ("size", "pi", "flat")
 _PREDICTIVES: tuple[FilterPredictive, ...] = ("auto", "subtree", "single")
 _RESOLVES: tuple[Resolve, ...] = ("clusters", "rows")

@@ -128,8 +128,8 @@ class Tables:
     ----------
     tables, constants, slack
         See `choose_by_tables`.
-    scale
-        Units a nat.
+    scale, shift
+        Units a nat, and what was taken from all constants.
     margin
         Difference of two scores, in units, that rounding cannot reverse.
     """
@@ -138,7 +138,13 @@ class Tables:
     constants: npt.NDArray[np.int32]
     slack: npt.NDArray[np.int32]
     scale: float
+    shift: float
     margin: int
+
+    def beside(self, weights: Floats, constants: Floats) -> Tables | None:
+        """Return tables of other weights (D, K) in the same units, if they fit."""
+        none = np.zeros(len(constants))
+        return _fixed_point(weights, constants, none, self.scale, self.shift)
 
     def choose(self, packed: npt.NDArray[np.uint8], starts: Indices) -> Indices:
         """Return the outcome of every row, DOUBT where rounding may decide."""
@@ -150,9 +156,7 @@ class Tables:
         return chosen
 
 
-def make_tables(
-    family: Family, stats: Floats, log_weights: Floats, slack: Floats, scale: float | None = None
-) -> Tables | None:
+def make_tables(family: Family, stats: Floats, log_weights: Floats, slack: Floats) -> Tables | None:
     """Return the scores of components as tables, or None where they do not pay or fit."""
     if not isinstance(family, Bernoulli) or family.has_missing:
         return None
@@ -160,17 +164,25 @@ def make_tables(
     if 128.0 * n_features * n_components > _TABLE_BYTES:
         return None
     weights, constants = family.affine(stats)
-    return _fixed_point(weights, constants + log_weights, slack, scale)
+    joint = constants + log_weights
+    shift = float(joint.max())  # only differences count
+    largest = _largest(weights, joint - shift, slack)
+    # A quarter of the range is left for tables beside these.
+    scale = min(_FINEST, 2.0 ** math.floor(math.log2(0.25 * _LARGEST_SCORE / largest)))
+    if scale < _COARSEST:
+        return None
+    return _fixed_point(weights, joint, slack, scale, shift)
+
+
+def _largest(weights: Floats, constants: Floats, slack: Floats) -> float:
+    return max(1.0, float((np.abs(weights).sum(axis=0) + np.abs(constants) + slack).max()))
 
 
 def _fixed_point(
-    weights: Floats, constants: Floats, slack: Floats, scale: float | None
+    weights: Floats, constants: Floats, slack: Floats, scale: float, shift: float
 ) -> Tables | None:
-    constants = constants - constants.max()  # only differences count
-    largest = float((np.abs(weights).sum(axis=0) + np.abs(constants) + slack).max())
-    if scale is None:
-        scale = min(_FINEST, 2.0 ** math.floor(math.log2(_LARGEST_SCORE / max(largest, 1.0))))
-    if scale < _COARSEST:
+    constants = constants - shift
+    if _largest(weights, constants, slack) * scale > _LARGEST_SCORE:
         return None
     n_features = len(weights)
     units = np.rint(weights * scale).astype(np.int32)
@@ -181,6 +193,7 @@ def _fixed_point(
         np.rint(constants * scale).astype(np.int32),
         np.ceil(slack * scale).astype(np.int32),
         scale,
+        shift,
         margin=n_features + 4,
     )
 

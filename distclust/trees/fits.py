@@ -152,23 +152,23 @@ def fit_beside(method: Method[Any], matrix: Matrix, draft: Draft) -> Finished:
     checkpoints = draft.checkpoints()
     saved = checkpoints.latest()
     if saved is None:
-        state = method.start(matrix)
-        _save(method, state, draft)
+        number, state = 0, method.start(matrix)
+        _save(method, state, draft, number)
     else:
-        state = method.from_arrays(saved.meta, saved.arrays)
+        number, state = saved.step, method.from_arrays(saved.meta, saved.arrays)
     while not method.is_complete(state):
         state = method.advance(matrix, state, lambda step: codes_beside(draft, step))
-        _save(method, state, draft)
+        number += 1
+        _save(method, state, draft, number)
         step = method.step_of(state)
         if step > 2:  # the state before this one may still be needed
             codes_beside(draft, step - 2).remove()
     return method.finish(state)
 
 
-def _save(method: Method[Any], state: Any, draft: Draft) -> None:
+def _save(method: Method[Any], state: Any, draft: Draft, number: int) -> None:
     draft.check()
-    facts, arrays = method.to_arrays(state)
-    draft.checkpoints().save(method.step_of(state), draft.incarnation, facts, arrays)
+    draft.checkpoints().save(number, draft.incarnation, *method.to_arrays(state))
 
 
 def write_labels(

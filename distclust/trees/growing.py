@@ -7,7 +7,9 @@ is all that a checkpoint holds.
 How the number of passes stays small. A pass goes down to the cut of a sample's tree at once,
 so all outliers that a sample shows are split off together and not one by one; a node all of
 whose rows were sampled is finished on the spot; and after `MAX_PASSES` passes leaves that
-would split further stay as they are, with a warning.
+would split further stay as they are, with a warning. (With a fixed number of levels a pass,
+as published, there is no such bound: sampled rows stay on their sides, so every pass makes
+the nodes smaller.)
 """
 
 from __future__ import annotations
@@ -126,18 +128,39 @@ class Growth:
 CodesFor = Callable[[int], Codes]
 
 
-def plant(matrix: Matrix, family: Family | str, settings: Settings, where: str) -> Growth:
-    """Look at all rows, learn the prior, and divide the root by the first sample."""
+@dataclass(frozen=True, eq=False)
+class Ground:
+    """What the first two passes found.
+
+    Attributes
+    ----------
+    family, reason
+        Resolved, and why it was chosen.
+    candidates
+        The first sample and a few rows more, by hash.
+    digests
+        What each span is.
+    """
+
+    family: Family
+    reason: str
+    candidates: Candidates
+    digests: Digests
+
+
+def prepare_ground(
+    matrix: Matrix, family: Family | str, sample_size: int, seed: int, where: str
+) -> Ground:
+    """Look at all rows, learn the prior and draw the first sample."""
     seen = None
     for part in map_spans(look, matrix, stage="checking the data"):
         seen = part if seen is None else seen + part
     assert seen is not None, "a matrix has rows"
     prepared, reason = prepare_family(family, matrix, seen.profile, where)
     n_rows = matrix.shape[0]
-    want = np.array([settings.sample_size + HELD_OUT])
-    salts = np.array([path_salt(settings.seed, "")])
-    limit = ALL if n_rows <= settings.sample_size else hash_limit(int(want[0]), n_rows)
-    wanted = Wanted(want, np.array([limit]), salts)
+    want = np.array([sample_size + HELD_OUT])
+    limit = ALL if n_rows <= sample_size else hash_limit(int(want[0]), n_rows)
+    wanted = Wanted(want, np.array([limit]), np.array([path_salt(seed, "")]))
     summary: Floats | None = None
     held: list[Candidates] = []
     for found in map_spans(survey, matrix, prepared, seen.origin, wanted, stage="drawing a sample"):
@@ -146,25 +169,32 @@ def plant(matrix: Matrix, family: Family | str, settings: Settings, where: str) 
     assert summary is not None, "a matrix has rows"
     resolved = prepared.resolve(summary, seen.origin, seen.profile, matrix.columns)
     candidates = join(held).trimmed(want)
-    if len(candidates) < min(settings.sample_size, n_rows):  # six standard deviations off
+    if len(candidates) < min(sample_size, n_rows):  # six standard deviations off
         candidates = _all_candidates(matrix, wanted, resolved, seen)
+    return Ground(resolved, reason, candidates, seen.digests)
+
+
+def plant(matrix: Matrix, family: Family | str, settings: Settings, where: str) -> Growth:
+    """Look at all rows, learn the prior, and divide the root by the first sample."""
+    ground = prepare_ground(matrix, family, settings.sample_size, settings.seed, where)
+    n_rows, candidates = matrix.shape[0], ground.candidates
     first = np.arange(min(settings.sample_size, len(candidates)))
-    question = _question(ROOT, 0, n_rows, candidates.take(first))
+    question = make_question(ROOT, 0, n_rows, candidates.take(first))
     held_out = candidates.take(np.arange(len(first), len(candidates))).rows
-    answered = run(examine_root, question, held_out, resolved, settings)
+    answered = run(examine_root, question, held_out, ground.family, settings)
     start = Growth(
         family=answered.family,
-        reason=reason,
+        reason=ground.reason,
         router=Router.start(settings.seed),
         step=0,
         levels=np.array([0]),
         sizes=np.array([n_rows]),
         first_rows=np.array([0]),
-        stats=np.zeros((1, resolved.n_statistics)),
+        stats=np.zeros((1, ground.family.n_statistics)),
         want=np.array([0]),
         expected=np.array([float(n_rows)]),
         exact={},
-        digests=seen.digests,
+        digests=ground.digests,
         compared=(answered.n_compared, answered.n_disagreeing),
     )
     if answered.answer.share is None and answered.answer.exact is None:
@@ -191,19 +221,33 @@ def grow(matrix: Matrix, growth: Growth, settings: Settings, codes_for: CodesFor
     sizes[new] = gleaned.stats[:, 0].astype(np.int64)
     first_rows[new], stats[new] = gleaned.first_rows, gleaned.stats
     growth = replace(growth, step=step, sizes=sizes, first_rows=first_rows, stats=stats)
-    asked = new[(growth.want[new] > 0) & (sizes[new] > 1)]
+    return ask(matrix, growth, new, gleaned.candidates, settings, codes_for)
+
+
+def ask(
+    matrix: Matrix,
+    growth: Growth,
+    nodes: Indices,
+    candidates: Candidates | None,
+    settings: Settings,
+    codes_for: CodesFor,
+) -> Growth:
+    """Let samples say what becomes of nodes that have their rows, and divide them."""
+    step, sizes = growth.step, growth.sizes
+    asked = nodes[(growth.want[nodes] > 0) & (sizes[nodes] > 1)]
     if len(asked) == 0:
         return growth
-    candidates = _completed(matrix, growth, asked, gleaned.candidates, codes_for)
+    candidates = _completed(matrix, growth, asked, candidates, codes_for)
     questions = [
-        _question(k, int(growth.levels[k]), int(sizes[k]), candidates.of(k)) for k in asked.tolist()
+        make_question(k, int(growth.levels[k]), int(sizes[k]), candidates.of(k))
+        for k in asked.tolist()
     ]
     answers = list(
         map_ordered(
             examine, questions, growth.family, settings, stage=f"testing leaves, pass {step}"
         )
     )
-    if step >= MAX_PASSES:
+    if step >= MAX_PASSES and settings.moves_sampled_rows:
         n_left = sum(answer.share is not None for answer in answers)
         answers = [answer for answer in answers if answer.share is None]
         growth = replace(growth, n_unresolved=n_left)
@@ -266,7 +310,8 @@ def _wants(answer: Answer, settings: Settings) -> Indices:
     return want.astype(np.int64)
 
 
-def _question(node: int, level: int, n_rows: int, sample: Candidates) -> Question:
+def make_question(node: int, level: int, n_rows: int, sample: Candidates) -> Question:
+    """Return the question about a node."""
     # All rows are no sample: they keep their own order, as in an exact fit.
     ordered = sample.in_row_order() if len(sample) == n_rows else sample
     return Question(node, level, n_rows, ordered)

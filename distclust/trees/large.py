@@ -24,14 +24,13 @@ from distclust.validation import check_real
 
 Indices = npt.NDArray[np.int64]
 
-_MOST_SAMPLED = 4096
 _SAMPLE_VALUES = 2**25
 _FEWEST_SAMPLED = 512
 
 
-def auto_sample_size(n_features: int) -> int:
-    """Return the rows of a sample: 4,096, fewer where rows are very wide (at least 512)."""
-    return max(_FEWEST_SAMPLED, min(_MOST_SAMPLED, _SAMPLE_VALUES // max(n_features, 1)))
+def auto_sample_size(n_features: int, most: int) -> int:
+    """Return the rows of a sample: `most`, fewer where rows are very wide (at least 512)."""
+    return max(_FEWEST_SAMPLED, min(most, _SAMPLE_VALUES // max(n_features, 1)))
 
 
 class LargeTreeEstimator(TreeEstimator):
@@ -109,7 +108,8 @@ class LargeTreeEstimator(TreeEstimator):
             family=found.family,
             statistics=found.stats,
         )
-        self.objective_path_ = np.array([self.tree_.log_lower_bound])
+        path = found.facts.get("objective") or [self.tree_.log_lower_bound]
+        self.objective_path_ = np.array(path)
         self._router, self._leaf_of_end = found.router, found.leaf_of_end
         self._facts = dict(found.facts)
         self._has_rows = leaf_of_row is not None
@@ -173,10 +173,10 @@ def place_rows(block: Any, start: int, router: Router, label_of_end: Indices) ->
     return label_of_end[router.place(block)]
 
 
-def check_sample_size(value: Any, n_features: int, where: str) -> int:
-    """Return the number of rows of a sample."""
+def check_sample_size(value: Any, n_features: int, where: str, most: int) -> int:
+    """Return the number of rows of a sample; "auto" takes `most` unless rows are wide."""
     if isinstance(value, str) and value == "auto":
-        return auto_sample_size(n_features)
+        return auto_sample_size(n_features, most)
     is_whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if is_whole and value >= 2:
         return int(value)

@@ -58,7 +58,7 @@ def look(span: Span) -> Seen:
         profile = profile_block(rows.block)
         found = profile if found is None else found + profile
         origin = column_origin(rows.block) if origin is None else origin
-        _digest(digest, rows.block, rows.keys)
+        digest_rows(digest, rows.block, rows.keys)
     assert found is not None, "a span has a block"
     assert origin is not None, "a span has a block"
     return Seen(found, origin, np.array([digest.intdigest()], np.uint64))
@@ -157,7 +157,7 @@ def sweep(span: Span, task: Task) -> SpanResult:
     parts, moved = [], []
     digest = xxhash.xxh3_64()
     for rows in span:
-        _digest(digest, rows.block, rows.keys)
+        digest_rows(digest, rows.block, rows.keys)
         here = slice(rows.start - span.start, rows.start - span.start + len(rows.keys))
         nodes = None if before is None else before[here]
         ends = task.router.place(rows.block, rows.keys, nodes)
@@ -166,7 +166,7 @@ def sweep(span: Span, task: Task) -> SpanResult:
         numerics.note_first_rows(groups, rows.start, first_rows)
         parts.append(task.wanted.candidates(rows.block, ends, rows.keys, rows.start))
         moved.append(ends.astype(np.int32))
-    _check_same(digest, task.digests, span)
+    check_same(digest, task.digests, span)
     candidates = join(parts).trimmed(task.wanted.want)
     kept = None if task.after is None else task.after.keep(span.index, np.concatenate(moved))
     return SpanResult(span.index, Gleaned(stats, first_rows, candidates), kept)
@@ -204,14 +204,16 @@ def _concerns(nodes: npt.NDArray[np.int32], task: Task) -> bool:
 # ---- the same rows in every pass ---------------------------------------------------------------
 
 
-def _digest(digest: Any, block: Any, keys: npt.NDArray[np.uint64]) -> None:
+def digest_rows(digest: Any, block: Any, keys: npt.NDArray[np.uint64]) -> None:
+    """Add a block and its keys to a digest."""
     names = ("data", "indices", "indptr") if scipy.sparse.issparse(block) else ()
     parts = [getattr(block, name) for name in names] or [block]
     for part in (keys, *parts):
         digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
 
 
-def _check_same(digest: Any, digests: Digests, span: Span) -> None:
+def check_same(digest: Any, digests: Digests, span: Span) -> None:
+    """Refuse rows that are not those of the first pass."""
     if digest.intdigest() != int(digests[span.index]):
         raise OtherRowsError(
             f"rows {span.start:,} to {span.stop:,}",
