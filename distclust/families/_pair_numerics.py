@@ -26,7 +26,7 @@ class BernoulliGroups(NamedTuple):
     stats: Floats
     n_rows: Ints
     counts: Counts
-    packed: Bytes  # bits of a single row
+    packed: Bytes  # bits of a single row, eight columns a byte, the first in the lowest bit
     log_f: Floats
     # Of each column:
     alpha: Floats
@@ -41,7 +41,7 @@ class BernoulliGroups(NamedTuple):
     prior: float
     totals: Floats
     multiplicity: Floats
-    bases: Floats  # see bernoulli_exact
+    bases: Floats  # log f of rows of zeros, NaN until it is needed
 
 
 @compiled
@@ -70,15 +70,6 @@ def rows_part_table(size: int, prior: float, totals: Floats, multiplicity: Float
     for n in range(size):
         table[n] = rows_part(n, prior, totals, multiplicity)
     return table
-
-
-@compiled
-def pack_bits(counts: Counts, packed: Bytes) -> None:
-    """Eight binary columns a byte, the first column in the lowest bit."""
-    for i in range(counts.shape[0]):
-        for d in range(counts.shape[1]):
-            if counts[i, d] != 0:
-                packed[i, d >> 3] |= np.uint8(1 << (d & 7))
 
 
 @compiled
@@ -168,28 +159,42 @@ def bernoulli_row(groups: BernoulliGroups, k: int, others: Ints, out: Floats) ->
 
 
 @compiled
-def bernoulli_exact(groups: BernoulliGroups, lefts: Ints, rights: Ints, out: Floats) -> None:
-    """log f of pairs, the very sums of the family's own formula with log Γ from tables.
+def exact_union(groups: BernoulliGroups, n: int, a: Counts, b: Counts, scratch: Floats) -> float:
+    """log f of n rows with counts a + b, the very sums of the family's own formula.
 
-    `bases[n]` keeps the part that depends on the number of rows only, NaN until it is needed.
-    The tables must reach to the number of all rows.
+    log Γ comes from the tables, which must reach to n; `scratch` has an entry a column.
     """
-    alpha, beta, counts, bases = groups.alpha, groups.beta, groups.counts, groups.bases
+    alpha, beta, bases = groups.alpha, groups.beta, groups.bases
     ones, zeros = groups.ones, groups.zeros
-    scratch = np.empty(alpha.shape[0])
+    if math.isnan(bases[n]):
+        bases[n] = bernoulli_base(
+            float(n), alpha, beta, groups.log_gamma_beta, groups.log_gamma_total, scratch
+        )
+    total = bases[n]
+    for d in range(alpha.shape[0]):
+        c = a[d] + b[d]
+        if c > 0:
+            total += (ones[d, c] - groups.log_gamma_alpha[d]) + (zeros[d, n - c] - zeros[d, n])
+    return total
+
+
+@compiled
+def bernoulli_own(groups: BernoulliGroups) -> None:
+    """Fill in the log f of each group."""
+    scratch = np.empty(groups.alpha.shape[0])
+    nothing = np.zeros(groups.counts.shape[1], np.int32)
+    for i in range(groups.log_f.shape[0]):
+        groups.log_f[i] = exact_union(groups, groups.n_rows[i], groups.counts[i], nothing, scratch)
+
+
+@compiled
+def bernoulli_exact(groups: BernoulliGroups, lefts: Ints, rights: Ints, out: Floats) -> None:
+    """log f of pairs by the formula that decides."""
+    n_rows, counts = groups.n_rows, groups.counts
+    scratch = np.empty(groups.alpha.shape[0])
     for pair in range(out.shape[0]):
         i, j = lefts[pair], rights[pair]
-        n = groups.n_rows[i] + groups.n_rows[j]
-        if math.isnan(bases[n]):
-            bases[n] = bernoulli_base(
-                float(n), alpha, beta, groups.log_gamma_beta, groups.log_gamma_total, scratch
-            )
-        total = bases[n]
-        for d in range(alpha.shape[0]):
-            c = counts[i, d] + counts[j, d]
-            if c > 0:
-                total += (ones[d, c] - groups.log_gamma_alpha[d]) + (zeros[d, n - c] - zeros[d, n])
-        out[pair] = total
+        out[pair] = exact_union(groups, n_rows[i] + n_rows[j], counts[i], counts[j], scratch)
 
 
 @compiled

@@ -29,6 +29,10 @@ class BernoulliPairs(PairScorer):
         width = min(n_total + 1, max(2, _TABLE_BYTES // (16 * n_columns)))
         self._is_tabled = width == n_total + 1
         self._groups = _bernoulli_groups(family, self.stats, width)
+        if self._is_tabled:
+            numerics.bernoulli_own(self._groups)
+        else:
+            self._groups.log_f[:] = family.log_marginal(stats)
         ones, zeros = self._groups.ones, self._groups.zeros
         ends = math.lgamma(n_total + float((family.alpha + family.beta).max()) + 1.0)
         largest = max(ends, np.abs(ones).max(), np.abs(zeros).max())
@@ -87,12 +91,10 @@ class BernoulliPairs(PairScorer):
 
 
 def _bernoulli_groups(family: Bernoulli, stats: Floats, width: int) -> numerics.BernoulliGroups:
-    """Groups whose tables have entries for 0, 1, ..., width − 1 rows."""
+    """Groups whose tables have entries for 0, 1, ..., width − 1 rows; log_f is left empty."""
     alpha, beta = family.alpha, family.beta
     both = alpha + beta
     counts = stats[:, 1:].astype(np.int32)
-    packed = np.zeros((len(stats), (counts.shape[1] + 7) // 8), np.uint8)
-    numerics.pack_bits(counts, packed)
     prior = math.fsum(map(math.lgamma, both)) - math.fsum(
         map(math.lgamma, np.concatenate([alpha, beta]))
     )
@@ -102,8 +104,8 @@ def _bernoulli_groups(family: Bernoulli, stats: Floats, width: int) -> numerics.
         stats,
         stats[:, 0].astype(np.int64),
         counts,
-        packed,
-        family.log_marginal(stats),
+        np.packbits(counts != 0, axis=1, bitorder="little"),
+        np.empty(len(stats)),
         alpha,
         beta,
         numerics.log_gamma_tables(alpha, width),

@@ -566,42 +566,46 @@ def merge_groups(state: State, groups: BernoulliGroups, error: float, first: int
     """
     n_active = state.history.shape[0] + 1 - first
     scratch = scratch_for(n_active)
-    n_rescans = 0
-    for merge in range(first, stop):
+    merge, n_rescans = first, 0
+    while merge < stop:
         active = state.active[:n_active]
         i, j = next_merge(state.slots, active)
-        while j < 0:
+        is_merge = j >= 0
+        if is_merge:
+            n_others, log_f = apply_merge(
+                state.slots, active, i, j, state.rule, scratch.others, state.history, merge
+            )
+            bernoulli_combine(groups, i, j, log_f)
+            merge += 1
+            n_active -= 1
+            if n_others == 0:  # i is the root
+                break
+            n_chosen = introduce_group(state, groups, error, i, n_others, scratch)
+        else:
             n_rescans += 1
-            rescan_group(state, groups, error, active, i, scratch)
-            i, j = next_merge(state.slots, active)
-        count, log_f = apply_merge(
-            state.slots, active, i, j, state.rule, scratch.others, state.history, merge
-        )
-        bernoulli_combine(groups, i, j, log_f)
-        n_active -= 1
-        if count > 0:
-            introduce_group(state, groups, error, i, count, scratch)
+            n_chosen = rescan_group(state, groups, error, active, i, scratch)
+        # The only call, with a flag that is no constant: else it is compiled once a value.
+        settle_group(state, groups, i, n_chosen, is_merge, scratch)
     return n_rescans
 
 
 @compiled
 def introduce_group(
     state: State, groups: BernoulliGroups, error: float, k: int, n_others: int, scratch: Scratch
-) -> None:
-    """Find the new node's best partner among the others in `scratch`, offer it to everyone."""
+) -> int:
+    """Choose who may be the best partner of the new node k, or k theirs; returns how many."""
     others, log_f = scratch.others[:n_others], scratch.log_f[:n_others]
     bernoulli_row(groups, k, others, log_f)
-    count = introduce(
+    return introduce(
         state.slots, k, others, log_f, error, state.rule, state.keys, scratch.keys, scratch.chosen
     )
-    settle_group(state, groups, k, count, True, scratch)
 
 
 @compiled
 def rescan_group(
     state: State, groups: BernoulliGroups, error: float, active: Ints, k: int, scratch: Scratch
-) -> None:
-    """Find the best partner of a row that only had an upper bound."""
+) -> int:
+    """Choose who may be the best partner of a row with an upper bound; returns how many."""
     count = others_of(active, k, scratch.others)
     others, keys = scratch.others[:count], scratch.keys[:count]
     if state.keys.shape[0] > 0:
@@ -610,8 +614,7 @@ def rescan_group(
         log_f, doubt = scratch.log_f[:count], error
         bernoulli_row(groups, k, others, log_f)
         highest = row_keys(state.slots, k, others, log_f, state.rule, keys)
-    count = near_row_maximum(keys, highest - 2.0 * doubt, scratch.chosen)
-    settle_group(state, groups, k, count, False, scratch)
+    return near_row_maximum(keys, highest - 2.0 * doubt, scratch.chosen)
 
 
 @compiled

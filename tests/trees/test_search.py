@@ -7,6 +7,7 @@ import os
 import numpy as np
 import pytest
 
+from distclust import events
 from distclust.engine import thread_map
 from distclust.families import (
     Bernoulli,
@@ -19,7 +20,7 @@ from distclust.families import (
 from distclust.families.base import Family
 from distclust.families.count_pairs import CountPairs, SparseBernoulliPairs
 from distclust.families.pair_scorer import PairScorer
-from distclust.families.pairs import pair_scorer
+from distclust.families.pairs import BernoulliPairs, pair_scorer
 from distclust.trees import search as search_module
 from distclust.trees.evaluate import ConstantMixing, DirichletProcess, RoseMixing, evaluate
 from distclust.trees.search import SearchPlan, greedy_search
@@ -164,6 +165,77 @@ def test_greedy_search__shortcuts_change_nothing(problem, n, monkeypatch):
     np.testing.assert_array_equal(fast.log_marginal, plain.log_marginal)
 
 
+def binary_stats(kind, n, d):
+    """Leaves of a kind that asks something of ties, and a family."""
+    family, stats = bernoulli_problem(n + d, n, d)
+    rng = np.random.default_rng(n)
+    if kind == "duplicates":
+        stats = stats[rng.integers(0, max(1, n // 4), n)]
+    elif kind == "all equal":
+        stats = np.repeat(stats[:1], n, axis=0)
+    elif kind == "weighted":
+        stats = stats[rng.integers(0, max(1, n // 2), n)] * rng.integers(1, 9, (n, 1))
+    elif kind == "groups":
+        others, _ = np.unique(rng.integers(1, n, n // 2), return_counts=True)
+        stats = np.add.reduceat(stats, np.array([0, *others]), axis=0)
+    return family, stats
+
+
+def bits(found):
+    structure = found.structure
+    tree = structure.child_start.tobytes(), structure.child_list.tobytes()
+    return *tree, found.log_marginal.tobytes(), found.n_rescans
+
+
+@pytest.mark.parametrize("kind", ["rows", "duplicates", "all equal", "weighted", "groups"])
+@pytest.mark.parametrize(
+    "model",
+    [
+        (DirichletProcess(1.0), "posterior_odds", False),
+        (DirichletProcess(0.3), "likelihood_ratio", True),
+        (RoseMixing(0.5), "likelihood_ratio", True),
+        (ConstantMixing(0.4), "posterior_odds", False),
+    ],
+)
+@pytest.mark.parametrize("key_budget", [0.0, 1e9])
+def test_greedy_search__compiled_merges_have_the_bits_of_the_python_loop(
+    kind, model, key_budget, monkeypatch
+):
+    plan = SearchPlan(*model, key_budget)
+    problems = [binary_stats(kind, n, d) for n, d in [(2, 3), (3, 9), (35, 2), (90, 17), (300, 8)]]
+    assert all(pair_scorer(*problem).compiled_groups() is not None for problem in problems)
+    compiled = [bits(greedy_search(*problem, plan)) for problem in problems]
+    monkeypatch.setattr(search_module, "_MERGES_A_CALL", 7)
+    assert [bits(greedy_search(*problem, plan)) for problem in problems] == compiled
+    monkeypatch.setattr(BernoulliPairs, "compiled_groups", lambda scorer: None)
+    assert [bits(greedy_search(*problem, plan)) for problem in problems] == compiled
+
+
+def test_greedy_search__compiled_merges_report_each_call(monkeypatch):
+    seen = []
+    monkeypatch.setattr(events, "_SECONDS_BETWEEN", 0.0)
+    with events.listen(lambda event: seen.append((event.stage, event.done))):
+        greedy_search(*bernoulli_problem(0, 600, 8), SearchPlan(DirichletProcess(1.0)))
+    assert [done for stage, done in seen if stage == "merging"] == [0, 256, 512, 599]
+
+
+def test_greedy_search__long_merges_are_fewer_a_call(monkeypatch):
+    family, stats = bernoulli_problem(0, 20, 8)
+    monkeypatch.setattr(search_module, "_CELLS_A_CALL", 1)
+    search = search_module._Search(family, stats, SearchPlan(DirichletProcess(1.0)))
+    search._first_pairs()
+    assert list(search._merges()) == [1] * 19
+
+
+def test_greedy_search__several_threads_do_not_meet():
+    problems = [bernoulli_problem(seed, 120, 12) for seed in range(8)]
+    family = problems[0][0]  # one family for all, as in the nodes of a large tree
+    plan = SearchPlan(DirichletProcess(1.0))
+    together = thread_map(lambda problem: greedy_search(family, problem[1], plan), problems, 4)
+    alone = [greedy_search(family, stats, plan) for _, stats in problems]
+    assert [bits(found) for found in together] == [bits(found) for found in alone]
+
+
 def test_greedy_search__ties_go_to_smallest_ids():
     rows = np.repeat([[1, 1, 0, 0], [0, 0, 1, 1]], 3, axis=0)
     family = Bernoulli(np.ones(4), np.ones(4))
@@ -293,12 +365,20 @@ def test_bernoulli_pairs__tables_have_the_bits_of_the_formula():
         )
 
 
+@pytest.mark.parametrize("problem", list(PROBLEMS))
+def test_pair_scorer__own_is_the_log_marginal_of_each_group(problem):
+    family, stats = PROBLEMS[problem](6, 50, 11)
+    stats *= np.random.default_rng(0).integers(1, 4, (50, 1))
+    np.testing.assert_array_equal(pair_scorer(family, stats).own(), family.log_marginal(stats))
+
+
 def test_bernoulli_pairs__tables_too_small_for_the_counts_change_nothing(monkeypatch):
     family, stats = bernoulli_problem(4, 120, 9)
     stats[:5] *= 50  # leaves that stand for many rows
     plan = SearchPlan(DirichletProcess(1.0))
     expected = greedy_search(family, stats, plan)
     monkeypatch.setattr("distclust.families.pairs._TABLE_BYTES", 16 * 9 * 7)
+    assert pair_scorer(family, stats).compiled_groups() is None
     found = greedy_search(family, stats, plan)
     np.testing.assert_array_equal(found.structure.child_list, expected.structure.child_list)
 
