@@ -304,7 +304,7 @@ def _wants(answer: Answer, settings: Settings) -> Indices:
         tests = min(settings.sample_size, settings.check_size)
         want = np.where(answer.is_cluster, tests, settings.sample_size)
         if answer.is_finished:
-            want[:] = 0
+            want[answer.is_cluster] = 0
     if settings.max_levels is not None:
         want[answer.levels >= settings.max_levels] = 0
     return want.astype(np.int64)

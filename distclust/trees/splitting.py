@@ -26,7 +26,7 @@ from distclust.trees.filters import (
 from distclust.trees.optimise import LearningPlan, fit_tree
 from distclust.trees.routing import Share
 from distclust.trees.sampling import Candidates
-from distclust.trees.search import SearchPlan
+from distclust.trees.search import SearchPlan, greedy_search
 from distclust.trees.structure import Structure
 
 Floats = npt.NDArray[np.float64]
@@ -132,7 +132,7 @@ class Answer:
         For each child: rows of the sample in it, its depth, and whether the sample holds it
         for one cluster.
     is_finished
-        Whether children need no test of their own.
+        Whether children that are clusters need no test of their own.
     exact
         Its tree down to the rows.
     """
@@ -173,39 +173,45 @@ def examine_root(
     question: Question, held_out: Any, family: Family, settings: Settings
 ) -> FirstAnswer:
     """Answer for the root, with all threads; `held_out` are rows to measure filters on."""
-    fitted_family, tree, stats = _tree_of(question.sample.rows, family, settings, local_threads())
-    answer = _answer(question, fitted_family, tree, stats, settings)
+    stats = _row_statistics(question, family)
+    search = SearchPlan(mixing=settings.mixing, threads=local_threads())
+    fitted = fit_tree(family, stats, search, LearningPlan())
+    tree = _evaluated(fitted.structure, fitted.log_marginal, stats, settings)
+    answer = _answer(question, fitted.family, tree, stats, settings)
     compared, disagreeing = 0, 0
     if settings.predictive == "auto" and answer.share is not None:
         outcomes = _outcomes(question, tree, settings)
-        whole = make_filter(fitted_family, tree, outcomes, settings.prior, "subtree")
+        whole = make_filter(fitted.family, tree, outcomes, settings.prior, "subtree")
         rows = held_out if held_out.shape[0] else question.sample.rows
         compared = int(rows.shape[0])
         disagreeing = int(np.sum(answer.share.filter.choose(rows) != whole.choose(rows)))
-    return FirstAnswer(answer, fitted_family, compared, disagreeing)
+    return FirstAnswer(answer, fitted.family, compared, disagreeing)
 
 
 def examine(question: Question, family: Family, settings: Settings) -> Answer:
-    """Answer for any other node, with one thread."""
+    """Answer for any other node, with one thread and the prior that the root has chosen."""
+    stats = _row_statistics(question, family)
     with events.redirect(_ignore):  # the number of nodes done says enough
-        fixed, tree, stats = _tree_of(question.sample.rows, family, settings, 1)
-    return _answer(question, fixed, tree, stats, settings)
+        found = greedy_search(family, stats, SearchPlan(mixing=settings.mixing, threads=1))
+    tree = _evaluated(found.structure, found.log_marginal, stats, settings)
+    return _answer(question, family, tree, stats, settings)
 
 
 def _ignore(event: events.Event) -> None:
     pass
 
 
-def _tree_of(
-    rows: Any, family: Family, settings: Settings, threads: int
-) -> tuple[Family, SampleTree, Floats]:
-    n_rows = rows.shape[0]
-    stats = family.accumulate(rows, np.arange(n_rows), n_rows)
-    search = SearchPlan(mixing=settings.mixing, threads=threads)
-    fitted = fit_tree(family, stats, search, LearningPlan())
-    all_stats = fitted.structure.sum_up(stats)
-    evaluation = evaluate(fitted.structure, all_stats[:, 0], fitted.log_marginal, settings.mixing)
-    return fitted.family, SampleTree(fitted.structure, evaluation, all_stats), stats
+def _row_statistics(question: Question, family: Family) -> Floats:
+    n_rows = len(question.sample)
+    return family.accumulate(question.sample.rows, np.arange(n_rows), n_rows)
+
+
+def _evaluated(
+    structure: Structure, log_marginal: Floats, stats: Floats, settings: Settings
+) -> SampleTree:
+    all_stats = structure.sum_up(stats)
+    evaluation = evaluate(structure, all_stats[:, 0], log_marginal, settings.mixing)
+    return SampleTree(structure, evaluation, all_stats)
 
 
 def _answer(
