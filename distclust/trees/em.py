@@ -113,9 +113,7 @@ class EM(Method[Sweeps | Growth]):
         if matrix.shape[0] <= settings.sample_size:
             exact = replace(settings, resolve="rows")
             return growing.plant(matrix, self.family, exact, self.where)
-        ground = growing.prepare_ground(
-            matrix, self.family, settings.sample_size, settings.seed, self.where
-        )
+        ground = growing.prepare_ground(matrix, self.family, settings, self.where)
         family, stats = run(plant_seeds, ground, settings)
         return Sweeps(
             family=family,

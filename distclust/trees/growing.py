@@ -29,6 +29,7 @@ from distclust.seeding import path_salt
 from distclust.store import Matrix
 from distclust.store.archive import with_prefix
 from distclust.store.codes import Codes
+from distclust.trees.capacity import check_fitting
 from distclust.trees.data import prepare_family
 from distclust.trees.passes import (
     NOWHERE,
@@ -148,19 +149,19 @@ class Ground:
     digests: Digests
 
 
-def prepare_ground(
-    matrix: Matrix, family: Family | str, sample_size: int, seed: int, where: str
-) -> Ground:
+def prepare_ground(matrix: Matrix, family: Family | str, settings: Settings, where: str) -> Ground:
     """Look at all rows, learn the prior and draw the first sample."""
+    sample_size = settings.sample_size
     seen = None
     for part in map_spans(look, matrix, stage="checking the data"):
         seen = part if seen is None else seen + part
     assert seen is not None, "a matrix has rows"
     prepared, reason = prepare_family(family, matrix, seen.profile, where)
+    check_fitting(matrix, prepared.n_statistics, settings, where)
     n_rows = matrix.shape[0]
     want = np.array([sample_size + HELD_OUT])
     limit = ALL if n_rows <= sample_size else hash_limit(int(want[0]), n_rows)
-    wanted = Wanted(want, np.array([limit]), np.array([path_salt(seed, "")]))
+    wanted = Wanted(want, np.array([limit]), np.array([path_salt(settings.seed, "")]))
     summary: Floats | None = None
     held: list[Candidates] = []
     for found in map_spans(survey, matrix, prepared, seen.origin, wanted, stage="drawing a sample"):
@@ -176,7 +177,7 @@ def prepare_ground(
 
 def plant(matrix: Matrix, family: Family | str, settings: Settings, where: str) -> Growth:
     """Look at all rows, learn the prior, and divide the root by the first sample."""
-    ground = prepare_ground(matrix, family, settings.sample_size, settings.seed, where)
+    ground = prepare_ground(matrix, family, settings, where)
     n_rows, candidates = matrix.shape[0], ground.candidates
     first = np.arange(min(settings.sample_size, len(candidates)))
     question = make_question(ROOT, 0, n_rows, candidates.take(first))

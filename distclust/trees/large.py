@@ -16,6 +16,7 @@ from distclust.seeding import check_seed
 from distclust.store import Matrix
 from distclust.store.archive import with_prefix
 from distclust.trees.base import TreeEstimator, check_enough_rows, opened
+from distclust.trees.capacity import check_reading
 from distclust.trees.evaluate import DirichletProcess
 from distclust.trees.fits import Finished, Method, fit_in_memory
 from distclust.trees.routing import Router
@@ -76,6 +77,9 @@ class LargeTreeEstimator(TreeEstimator):
         if results is not None and not matrix.travels_by_name:
             got, hint = f"rows in memory ({type(X).__name__})", "Ingest them, or leave it out."
             raise InputError(f"{where}: results", "a store as X", got, hint)
+        check_reading(matrix, where)
+        for name in ("results_", "version_"):
+            self.__dict__.pop(name, None)  # of an earlier fit of a store
         with matrix.held():
             if matrix.travels_by_name:
                 from distclust.trees.stored_fits import fit_store

@@ -10,7 +10,8 @@ import numpy as np
 from distclust.trees.tree import Tree
 
 _FEATURES = 8
-_MOST_NODES = 10_000  # of larger trees the upper levels are told
+MOST_NODES = 10_000  # of larger trees the upper levels are told
+MOST_LEVELS = 1_000
 
 
 def describe_levels(tree: Tree, n_features: int = _FEATURES) -> dict[str, Any]:
@@ -19,18 +20,23 @@ def describe_levels(tree: Tree, n_features: int = _FEATURES) -> dict[str, Any]:
     ``levels`` lists for each depth the nodes, leaves and rows there and the largest and
     smallest node; ``nodes`` describes each node: parent, children, rows, whether it is a
     cluster of the cut, its probability and log odds of being one, and its telling features.
+    Of large trees the first `MOST_LEVELS` levels and `MOST_NODES` nodes are told, upper
+    levels first and larger nodes first within a level; ``n_levels`` and ``n_nodes`` count all.
     """
     structure = tree.structure
     depth = structure.depth
     clusters = set(tree.cut_nodes().tolist())
-    order = np.lexsort((-tree.n_rows, depth))[:_MOST_NODES].tolist()
+    order = np.lexsort((-tree.n_rows, depth))
+    ends = np.cumsum(np.bincount(depth))  # of each level in that order
+    n_told = min(len(ends), MOST_LEVELS)
     return {
         "n_nodes": tree.n_nodes,
+        "n_levels": len(ends),
         "levels": [
-            _level(tree, level, np.flatnonzero(depth == level))
-            for level in range(int(depth.max()) + 1)
+            _level(tree, level, nodes)
+            for level, nodes in enumerate(np.split(order[: ends[n_told - 1]], ends[: n_told - 1]))
         ],
-        "nodes": [_node(tree, k, k in clusters, n_features) for k in order],
+        "nodes": [_node(tree, k, k in clusters, n_features) for k in order[:MOST_NODES].tolist()],
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.engine import labels_array, shares_disk
-from distclust.errors import InputError, OtherRowsError
+from distclust.errors import ConflictError, InputError, OtherRowsError
 from distclust.store import Matrix
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import (
@@ -25,6 +26,7 @@ from distclust.store.row_labels import (
     adopt_labels,
     write_values_chunk,
 )
+from distclust.store.sealed import plain
 from distclust.store.versions import Version
 from distclust.trees.fits import Method, fit_beside, write_labels
 from distclust.trees.levels import describe_levels
@@ -38,6 +40,7 @@ from distclust.trees.persistence import (
 
 if TYPE_CHECKING:
     from distclust.store.drafts import Draft
+    from distclust.trees.base import TreeEstimator
     from distclust.trees.large import LargeTreeEstimator
 
 LEVELS_FILE = "levels.json"
@@ -53,19 +56,52 @@ def fit_store(
     where: str,
 ) -> None:
     """Fit `model` to the rows of a store, and publish it in a results store."""
-    store = ResultsStore(_temporary(model, where) if results is None else results)
+    if results is not None:
+        _fit_and_publish(model, method, matrix, ResultsStore(results), fresh=fresh, where=where)
+        return
+    folder = _temporary(where)
+    try:
+        store = ResultsStore(folder.name)
+        labels = _fit_and_publish(model, method, matrix, store, fresh=fresh, where=where)
+    except BaseException:
+        folder.cleanup()
+        raise
+    # As long as the model, or an array made of its labels: `fit_predict` leaves no more.
+    weakref.finalize(labels, folder.cleanup)
+
+
+def _fit_and_publish(
+    model: LargeTreeEstimator,
+    method: Method[Any],
+    matrix: Matrix,
+    store: ResultsStore,
+    *,
+    fresh: bool,
+    where: str,
+) -> StoredLabels:
     fingerprint = str(matrix.fingerprint)  # type: ignore[attr-defined]
     identity = identity_of(model, fingerprint)
-    run = _unfinished(store, identity, fresh=fresh, where=where)
+    if fresh:
+        _discard(store, identity)
+    run = _unfinished(store, identity, where)
     with store.begin(**identity, run=run) as draft:
-        version = draft.publish() if draft.is_sealed else _fit(model, method, matrix, draft)
-    if not hasattr(model, "tree_"):
-        model.__dict__.update(read_model(store, version.id).__dict__)
-    attach(model, store, version)
+        if draft.is_sealed:
+            version = draft.publish()
+            _take_over(model, read_model(store, version.id))
+        else:
+            version = _fit(model, method, matrix, draft)
+    return attach(model, store, version)
 
 
 def _fit(model: LargeTreeEstimator, method: Method[Any], matrix: Matrix, draft: Draft) -> Version:
-    found = fit_beside(method, matrix, draft)
+    try:
+        found = fit_beside(method, matrix, draft)
+    except ConflictError:
+        raise  # the run is another's
+    except Exception:
+        if draft.checkpoints().latest() is None:
+            draft.abandon()  # refused, or lost before there was anything to go on from
+        raise
     model._keep(found, matrix, None, ids_of(matrix, found.first_rows))
     write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
     write_model(model, draft)
@@ -89,15 +125,23 @@ def publish_in_memory(
 
 def write_model(model: LargeTreeEstimator, draft: Draft) -> None:
     """Write the model and its summaries into a draft."""
-    levels = json.dumps(describe_levels(model.tree_), indent=1)
+    levels = json.dumps(describe_levels(model.tree_), indent=1, allow_nan=False)
     draft.write(LEVELS_FILE, levels.encode())
     draft.write_archive(MODEL_FILE, *to_archive(model))
 
 
-def attach(model: LargeTreeEstimator, store: ResultsStore, version: Version) -> None:
-    """Give a model the labels of its version, as a lazy array."""
+def attach(model: LargeTreeEstimator, store: ResultsStore, version: Version) -> StoredLabels:
+    """Give a model the labels of its version, as a lazy array; return what the array reads."""
+    labels = StoredLabels(store.objects, version.id)
     model.results_, model.version_ = store.url, version.id
-    model.labels_ = labels_array(StoredLabels(store.objects, version.id))
+    model.labels_ = labels_array(labels)
+    return labels
+
+
+def _take_over(model: LargeTreeEstimator, fitted: TreeEstimator) -> None:
+    """Make a model what another one was fitted to be; its parameters stay the user's."""
+    own = model.get_params(deep=False)
+    model.__dict__.update({k: v for k, v in fitted.__dict__.items() if k not in own})
 
 
 def ids_of(matrix: Matrix, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
@@ -113,31 +157,49 @@ def ids_of(matrix: Matrix, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     return ids_found if ids_found.dtype.kind in "iu" else np.array([str(i) for i in found])
 
 
-def _unfinished(
-    store: ResultsStore, identity: dict[str, Any], *, fresh: bool, where: str
-) -> str | None:
+def _discard(store: ResultsStore, identity: Mapping[str, Any]) -> None:
+    """Remove what unfinished fits like this one left, whatever rows they began with.
+
+    One that had got as far as its seal is published: it is complete, and somebody may be
+    about to do so.
+    """
+    for run, begun in _alike(store, identity).items():
+        with store.begin(**begun, run=run) as draft:
+            if draft.is_sealed:
+                draft.publish()
+            else:
+                draft.abandon()
+
+
+def _unfinished(store: ResultsStore, identity: Mapping[str, Any], where: str) -> str | None:
     """Return the run to go on with; refuse to leave one behind whose input changed."""
     run = store.find_run(**identity)
-    if fresh:
-        while run is not None:
-            with store.begin(**identity, run=run) as draft:
-                draft.abandon()
-            run = store.find_run(**identity)
-    elif run is None:
-        ours = {name: identity[name] for name in ("kind", "parameters", "seed")}
-        for name, other in store.unfinished().items():
-            if {key: other.get(key) for key in ours} == ours:
-                raise OtherRowsError(
-                    f"{where}: run {name} in {store.url}",
-                    "the store with which this unfinished fit began",
-                    "a store that has changed since",
-                    "Fit with fresh=True (--fresh) to start over.",
-                )
+    others = _alike(store, identity)
+    if run is None and others:
+        name, begun = others.popitem()  # the newest
+        is_same = begun["input_fingerprint"] == identity["input_fingerprint"]
+        changed = f"distclust {begun['code_version']}" if is_same else "other rows"
+        raise OtherRowsError(
+            f"{where}: run {name} in {store.url}",
+            "an unfinished fit of this store by this version of distclust",
+            f"one that began with {changed}",
+            "Fit with fresh=True (--fresh) to start over.",
+        )
     return run
 
 
-def _temporary(model: LargeTreeEstimator, where: str) -> str:
-    """Return a folder for results that lasts as long as the model."""
+def _alike(store: ResultsStore, identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the unfinished fits with the same parameters and seed, the oldest first."""
+    ours = plain({name: identity[name] for name in ("kind", "parameters", "seed")})
+    return {
+        run: begun
+        for run, begun in store.unfinished().items()
+        if {name: begun[name] for name in ours} == ours
+    }
+
+
+def _temporary(where: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for results that nobody asked to keep."""
     if not shares_disk():
         raise InputError(
             f"{where}: results",
@@ -145,6 +207,4 @@ def _temporary(model: LargeTreeEstimator, where: str) -> str:
             "none",
             "Pass results=..., where labels and state are written.",
         )
-    folder = tempfile.TemporaryDirectory(prefix="distclust-results-")
-    weakref.finalize(model, folder.cleanup)
-    return folder.name
+    return tempfile.TemporaryDirectory(prefix="distclust-results-")
