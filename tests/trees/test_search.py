@@ -26,6 +26,10 @@ from distclust.trees.evaluate import ConstantMixing, DirichletProcess, RoseMixin
 from distclust.trees.search import SearchPlan, greedy_search
 from tests.oracles.search import NaiveSearch, as_nested
 
+IS_COMPILED = os.environ.get("NUMBA_DISABLE_JIT") != "1"
+# Number of leaves and columns; the last one takes plain Python minutes.
+MERGED_SIZES = [(2, 3), (3, 9), (35, 2), (60, 17), (300, 8)][: None if IS_COMPILED else -1]
+
 MIXINGS = {"dp": DirichletProcess, "rose": RoseMixing, "constant": ConstantMixing}
 
 
@@ -202,7 +206,7 @@ def test_greedy_search__compiled_merges_have_the_bits_of_the_python_loop(
     kind, model, key_budget, monkeypatch
 ):
     plan = SearchPlan(*model, key_budget)
-    problems = [binary_stats(kind, n, d) for n, d in [(2, 3), (3, 9), (35, 2), (90, 17), (300, 8)]]
+    problems = [binary_stats(kind, n, d) for n, d in MERGED_SIZES]
     assert all(pair_scorer(*problem).compiled_groups() is not None for problem in problems)
     compiled = [bits(greedy_search(*problem, plan)) for problem in problems]
     monkeypatch.setattr(search_module, "_MERGES_A_CALL", 7)
@@ -214,9 +218,10 @@ def test_greedy_search__compiled_merges_have_the_bits_of_the_python_loop(
 def test_greedy_search__compiled_merges_report_each_call(monkeypatch):
     seen = []
     monkeypatch.setattr(events, "_SECONDS_BETWEEN", 0.0)
+    monkeypatch.setattr(search_module, "_MERGES_A_CALL", 10)
     with events.listen(lambda event: seen.append((event.stage, event.done))):
-        greedy_search(*bernoulli_problem(0, 600, 8), SearchPlan(DirichletProcess(1.0)))
-    assert [done for stage, done in seen if stage == "merging"] == [0, 256, 512, 599]
+        greedy_search(*bernoulli_problem(0, 25, 8), SearchPlan(DirichletProcess(1.0)))
+    assert [done for stage, done in seen if stage == "merging"] == [0, 10, 20, 24]
 
 
 def test_greedy_search__long_merges_are_fewer_a_call(monkeypatch):
@@ -227,6 +232,9 @@ def test_greedy_search__long_merges_are_fewer_a_call(monkeypatch):
     assert list(search._merges()) == [1] * 19
 
 
+@pytest.mark.skipif(
+    not IS_COMPILED, reason="plain Python holds the interpreter, so threads cannot meet"
+)
 def test_greedy_search__several_threads_do_not_meet():
     problems = [bernoulli_problem(seed, 120, 12) for seed in range(8)]
     family = problems[0][0]  # one family for all, as in the nodes of a large tree
@@ -304,8 +312,7 @@ def test_pair_scorer__stays_within_its_stated_error(problem, scale):
 
 
 @pytest.mark.skipif(
-    os.environ.get("NUMBA_DISABLE_JIT") == "1",
-    reason="plain Python holds the interpreter, so threads cannot meet",
+    not IS_COMPILED, reason="plain Python holds the interpreter, so threads cannot meet"
 )
 @pytest.mark.parametrize("problem", list(PROBLEMS))
 def test_leaf_rows__of_several_threads_do_not_meet(problem):
