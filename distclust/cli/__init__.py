@@ -63,9 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         click.echo(_one_sentence(error), err=True)
         return error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        say = "Interrupted; nothing half-done can be seen. Run the same command again."
-        click.echo(say, err=True)
+    except (click.Abort, KeyboardInterrupt) as error:
+        click.echo(_what_is_left(error), err=True)
         return INTERRUPTED
     except DistclustError as error:
         click.echo(str(error), err=True)
@@ -76,6 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"{error.filename or 'distclust'}: {error.strerror or error}. {hint}", err=True)
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _what_is_left(error: BaseException) -> str:
+    """What an interrupt cost: work that resumes says so itself, inside click's own error."""
+    interrupt = error.__cause__ if isinstance(error, click.Abort) else error
+    said = "" if interrupt is None else str(interrupt)
+    return said or "Interrupted; nothing half-done can be seen. Run the same command again."
 
 
 def _one_sentence(error: click.ClickException) -> str:

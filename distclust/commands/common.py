@@ -19,7 +19,7 @@ from distclust.report.listeners import json_lines, progress
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from distclust.report.plan import Plan
+    from distclust.report.plan import LargePlan, Plan
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def followed(common: Common) -> Iterator[None]:
             yield
 
 
-def say_plan(plan: Plan, common: Common) -> None:
+def say_plan(plan: Plan | LargePlan, common: Common) -> None:
     """Print what work would cost."""
     if common.as_json:
         print_json({"command": "plan", **plan.as_dict()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shlex
 import sys
@@ -12,6 +13,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distclust.commands import large
 from distclust.commands.common import (
     Common,
     check_events,
@@ -29,12 +31,14 @@ from distclust.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from distclust.report.hierarchy import Walk
     from distclust.store import Matrix
     from distclust.store.results import ResultsStore
     from distclust.store.tables import Table
-    from distclust.trees import BHC, BayesianRoseTree
+    from distclust.trees.base import TreeEstimator as Model
 
-    Model = BHC | BayesianRoseTree
+
+OPTIONS = {"n_sweeps": "--sweeps"}  # parameters whose option has another name
 
 
 @dataclass(frozen=True)
@@ -48,10 +52,19 @@ class Reading:
 
 @dataclass(frozen=True)
 class Fitting:
-    """Parameters of a fit; what is None keeps the estimator's own default."""
+    """Parameters of a fit; what is None keeps the estimator's own default.
+
+    `fresh` discards an unfinished fit of a store instead of going on with it.
+    """
 
     method: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    fresh: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the method works by passes over data of any size."""
+        return self.method in ("rbhc", "embhc")
 
 
 def fit(
@@ -65,16 +78,26 @@ def fit(
     """Fit a tree to a table, save the model, say what was found."""
     from distclust.report.summary import summarise
 
-    results = _results_store(out)
+    by_passes = fitting.is_large and large.is_store(source)
+    if fitting.fresh and not by_passes:
+        got, hint = f"{fitting.method} of {source}", "Leave --fresh out."
+        raise InputError("--fresh", "a fit that resumes: rbhc or embhc of a store", got, hint)
+    results = large.open_results(out) if by_passes else _results_store(out)
     if results is None:
         check_output(Path(out), Path(source))
     check_events(common, Path(source), Path(out))
-    table = _read(source, reading)
-    model = make_model(fitting, common.seed)
+    model: Any = make_model(fitting, common.seed)
+    table: Any = _read(source, reading)
+    if by_passes:
+        large.fit(table, out, model, scheduler, common, fresh=fitting.fresh)
+        return
     if common.plan:
         from distclust.report.plan import plan_fit
 
-        say_plan(plan_fit(model, table), common)
+        if fitting.is_large:
+            large.plan(model, table, scheduler, common)
+        else:
+            say_plan(plan_fit(model, table), common)
         return
     with followed(common), connected(scheduler):
         model.fit(table)
@@ -94,13 +117,7 @@ def _results_store(out: str) -> ResultsStore | None:
     """Return the results store that an output names, or None for a file."""
     if not (is_url(out) or out.endswith(os.sep) or os.path.isdir(out)):
         return None
-    from distclust.store.results import ResultsStore
-
-    results = ResultsStore(out)
-    if os.path.isdir(out) and os.listdir(out) and not results.names():
-        got, hint = "a folder with other things", "Choose another name with --out."
-        raise InputError(out, "a file, a results store or an empty folder", got, hint)
-    return results
+    return large.open_results(out)
 
 
 def _keep(model: Model, out: str, results: ResultsStore | None, fingerprint: str) -> dict[str, str]:
@@ -126,16 +143,64 @@ def _fingerprint(source: str, table: Table | Matrix, reading: Reading) -> str:
     return digest.hexdigest()
 
 
+@dataclass(frozen=True)
+class Predicting:
+    """What to say of each row; `fresh` discards unfinished labels of a store."""
+
+    probabilities: bool = False
+    fresh: bool = False
+
+
 def predict(
     model_path: str,
     source: str,
-    out: Path | None,
-    probabilities: bool,
+    out: str | None,
+    predicting: Predicting,
     reading: Reading,
     scheduler: str | None,
     common: Common,
 ) -> None:
     """Place the rows of a table in the clusters of a model."""
+    if out is not None and large.is_store(source) and not out.endswith(".csv"):
+        _label(model_path, source, out, predicting, reading, scheduler, common)
+        return
+    if predicting.fresh:
+        got, hint = f"rows of {source}", "Leave --fresh out."
+        raise InputError("--fresh", "labels of a store in a results store", got, hint)
+    file = None if out is None else Path(out)
+    _predict_table(model_path, source, file, predicting, reading, scheduler, common)
+
+
+def _label(
+    model_path: str,
+    source: str,
+    out: str,
+    predicting: Predicting,
+    reading: Reading,
+    scheduler: str | None,
+    common: Common,
+) -> None:
+    """Write labels of a store beside it, chunk by chunk."""
+    if predicting.probabilities:
+        hint = "Leave it out, or name a .csv file with --out."
+        raise InputError("--proba", "predictions in a file", "a store of labels", hint)
+    check_events(common)
+    model = _load(model_path)
+    matrix: Any = _read(source, reading)
+    _check_same_columns(model, matrix, source)
+    large.label(model, matrix, out, scheduler, common, fresh=predicting.fresh)
+
+
+def _predict_table(
+    model_path: str,
+    source: str,
+    out: Path | None,
+    predicting: Predicting,
+    reading: Reading,
+    scheduler: str | None,
+    common: Common,
+) -> None:
+    """Print predictions, or write them to a CSV file."""
     if out is not None:
         check_output(out, Path(source), Path(model_path), is_model=False)
         check_replaceable(out, b"row,cluster,", "predictions")
@@ -150,7 +215,7 @@ def predict(
         say_plan(plan_predict(table.shape[0], table.shape[1], model.tree_.n_nodes), common)
         return
     with followed(common), connected(scheduler):
-        frame = _predictions(model, table, probabilities)
+        frame = _predictions(model, table, predicting.probabilities)
     if out is not None:
         from distclust.store.files import write_csv
 
@@ -175,6 +240,13 @@ class Showing:
     newick: bool = False
     threshold: float | None = None  # the model's own cut
     n_features: int = 4
+    node: int | None = None  # where a walk begins: the root
+    depth: int | None = None  # of a walk
+
+    @property
+    def walks(self) -> bool:
+        """Whether a walk was asked for."""
+        return self.node is not None or self.depth is not None
 
 
 def show(model_path: str, showing: Showing, common: Common) -> None:
@@ -191,16 +263,20 @@ def show(model_path: str, showing: Showing, common: Common) -> None:
         from distclust.report.pictures import check_picture_path
 
         check_picture_path(showing.picture)
-    model = _load(model_path)
+    model = _load(model_path, with_labels=showing.labels is not None)
+    if showing.labels is not None:
+        _check_holds_rows(model, model_path)
     if common.plan:
         from distclust.report.plan import Plan
+        from distclust.report.summary import count_rows
 
-        n_rows, n_features = len(model.tree_.leaf_of_row), int(model.n_features_in_)
+        n_rows, n_features = count_rows(model), int(model.n_features_in_)
         disk = _size(model_path) if written else 0
         say_plan(Plan("show", n_rows, n_features, 0, 2 * disk, disk, 2.0), common)
         return
+    found = _walk(model, model_path, showing)
     _write_views(model, showing)
-    _say_model(model, showing, written, common)
+    _say_model(model, showing, found, written, common)
 
 
 def doctor(scheduler: str | None, common: Common) -> int:
@@ -246,14 +322,22 @@ def demo(out: Path, scheduler: str, common: Common) -> None:
 
 def make_model(fitting: Fitting, seed: int) -> Model:
     """Return the estimator that the arguments describe, not yet fitted."""
-    from distclust.trees import BHC, BayesianRoseTree
+    from distclust.trees import BHC, EMBHC, BayesianRoseTree, RandomizedBHC
 
-    kind = {"bhc": BHC, "rose": BayesianRoseTree}[fitting.method]
+    kinds: dict[str, Any] = {
+        "bhc": BHC,
+        "rose": BayesianRoseTree,
+        "rbhc": RandomizedBHC,
+        "embhc": EMBHC,
+    }
+    kind = kinds[fitting.method]
     given = {name: value for name, value in fitting.parameters.items() if value is not None}
     foreign = [name for name in given if name not in signature(kind).parameters]
     if foreign:
-        where, hint = f"fit {fitting.method}", "Leave it out, or fit a rose tree."
-        raise InputError(where, "options of that method", f"--{foreign[0]}", hint)
+        option = OPTIONS.get(foreign[0], f"--{foreign[0].replace('_', '-')}")
+        takers = [name for name in kinds if foreign[0] in signature(kinds[name]).parameters]
+        hint = f"Leave it out, or fit {' or '.join(takers)}."
+        raise InputError(f"fit {fitting.method}", "options of that method", option, hint)
     model: Model = kind(random_state=seed, **given)
     return model
 
@@ -284,16 +368,69 @@ def _size(model_path: str) -> int:
     return 0 if version is None else version.size
 
 
-def _load(path: str) -> Model:
+def _load(path: str, *, with_labels: bool = True) -> Model:
     from distclust.trees import load
 
-    model: Model = load(path)
-    return model
+    if with_labels or not large.is_store(path):
+        return load(path)
+    from distclust.store.results import ResultsStore
+    from distclust.trees.persistence import read_model
+
+    return read_model(ResultsStore(path), with_labels=False)
+
+
+def _check_holds_rows(model: Model, path: str) -> None:
+    """Refuse to list rows that only their store knows, and say where their labels are."""
+    from distclust.report.summary import holds_rows
+
+    if holds_rows(model):
+        return
+    place = f"{path.rstrip('/')}/versions/{getattr(model, 'version_', '...')}/labels"
+    raise InputError(
+        "--labels",
+        "a model that knows its rows",
+        "one of a store, in whose order the labels of all rows lie",
+        f"Read the Zarr array {place}, or distclust.load({path!r}).labels_ in Python.",
+    )
+
+
+def _walk(model: Model, path: str, showing: Showing) -> Walk | None:
+    """Return the part of the tree to show; None where the usual overview is wanted."""
+    from distclust.report.hierarchy import DEPTH, walk
+    from distclust.report.summary import cut_nodes
+    from distclust.trees.large import LargeTreeEstimator
+
+    if not (showing.walks or isinstance(model, LargeTreeEstimator)):
+        return None
+    tree, threshold = model.tree_, showing.threshold
+    nodes = cut_nodes(model) if threshold is None else tree.cut_nodes(threshold)
+    return walk(
+        _levels(model, path),
+        {int(node): label for label, node in enumerate(nodes.tolist())},
+        node=showing.node,
+        depth=DEPTH if showing.depth is None else showing.depth,
+        n_features=showing.n_features,
+    )
+
+
+def _levels(model: Model, path: str) -> Mapping[str, Any]:
+    """Return the description of the levels that lies beside the model, or make it."""
+    from distclust.trees.levels import describe_levels
+    from distclust.trees.stored_fits import LEVELS_FILE
+
+    if large.is_store(path):
+        from distclust.store.results import ResultsStore
+
+        with ResultsStore(path).open_version() as reader:
+            if LEVELS_FILE in reader.version.files:
+                described: dict[str, Any] = json.loads(reader.read(LEVELS_FILE))
+                return described
+    return describe_levels(model.tree_)
 
 
 def _read(source: str, reading: Reading) -> Table | Matrix:
     """Return a table from a file, or the matrix of a store."""
-    if is_url(source) or os.path.isdir(source):
+    if large.is_store(source):
         if reading != Reading():
             hint = "Leave --ids, --drop and --category out, or give them to distclust ingest."
             raise InputError(source, "a file when columns are named", "a store", hint)
@@ -318,10 +455,15 @@ def _predictions(model: Model, table: Table | Matrix, probabilities: bool) -> pd
     import numpy as np
     import pandas as pd
 
+    from distclust.trees.large import LargeTreeEstimator
+
     chances = np.asarray(model.predict_proba(table))
+    # Models of data of any size place rows by their filters, not by these chances alone.
+    by_filters = isinstance(model, LargeTreeEstimator)
+    labels = model.predict(table) if by_filters else chances.argmax(axis=1)
     frame = pd.DataFrame({"row": _row_names(table)})
-    frame["cluster"] = chances.argmax(axis=1)
-    frame["probability"] = chances.max(axis=1)
+    frame["cluster"] = labels
+    frame["probability"] = chances[np.arange(len(chances)), labels]
     frame["log_density"] = np.asarray(model.score_samples(table))
     if probabilities:
         each = pd.DataFrame(chances, columns=[f"cluster_{c}" for c in range(chances.shape[1])])
@@ -347,16 +489,24 @@ def _write_views(model: Model, showing: Showing) -> None:
         page = render(summary, tree, title=title, lead=lead, threshold=level)
         write_text(showing.page, page)
     if showing.labels is not None:
+        import numpy as np
         import pandas as pd
 
-        labels = model.labels_ if threshold is None else tree.cut(threshold)
+        labels = np.asarray(model.labels_) if threshold is None else tree.cut(threshold)
         frame = pd.DataFrame({"row": tree.row_ids, "cluster": labels})
         write_csv(showing.labels, frame)
 
 
-def _say_model(model: Model, showing: Showing, written: Mapping[str, Path], common: Common) -> None:
+def _say_model(
+    model: Model,
+    showing: Showing,
+    found: Walk | None,
+    written: Mapping[str, Path],
+    common: Common,
+) -> None:
+    from distclust.report.hierarchy import print_walk
     from distclust.report.summary import summarise
-    from distclust.report.terminal import print_summary
+    from distclust.report.terminal import headline, print_summary
 
     if showing.newick and not common.as_json:
         print(model.tree_.newick())
@@ -365,13 +515,20 @@ def _say_model(model: Model, showing: Showing, written: Mapping[str, Path], comm
     if common.as_json:
         files = {name: str(path) for name, path in written.items()}
         newick = {"newick": model.tree_.newick()} if showing.newick else {}
-        print_json({"command": "show", **summary.as_dict(), **newick, "written": files})
+        walked = {} if found is None else found.as_dict()
+        print_json({"command": "show", **summary.as_dict(), **walked, **newick, "written": files})
         return
     if common.quiet:
         return
     out = console()
-    out.print(model.tree_)
-    out.print()
-    print_summary(out, summary, features=False)
+    if found is None:
+        out.print(model.tree_)
+        out.print()
+        print_summary(out, summary, features=False)
+    else:
+        for line in headline(summary):
+            out.print(line, highlight=False)
+        out.print()
+        print_walk(out, found)
     for name, path in written.items():
         out.print(f"{name.capitalize()} written to {path}", highlight=False)

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from distclust.trees import BHC, BayesianRoseTree, Tree
+    from distclust.trees import Tree
+    from distclust.trees.base import TreeEstimator
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Summary:
 
 
 def summarise(
-    model: BHC | BayesianRoseTree,
+    model: TreeEstimator,
     *,
     threshold: float | None = None,
     n_features: int = 4,
@@ -87,7 +88,7 @@ def summarise(
     largest = np.argsort(-tree.n_rows[nodes], kind="stable")[:n_clusters]
     return Summary(
         method=type(model).__name__,
-        n_rows=len(tree.leaf_of_row),
+        n_rows=count_rows(model),
         n_features=int(model.n_features_in_),
         family=type(model.family_).__name__,
         family_reason=model.family_reason_,
@@ -102,10 +103,24 @@ def summarise(
     )
 
 
-def cut_nodes(model: BHC | BayesianRoseTree) -> NDArray[np.int64]:
+def cut_nodes(model: TreeEstimator) -> NDArray[np.int64]:
     """Node of each cluster of the model, in the order of its labels."""
+    tree: Tree = model.tree_
+    nodes: NDArray[np.int64] = (
+        tree.map_nodes() if model.cut == "map" else tree.cut_nodes(model.threshold)
+    )
+    return nodes
+
+
+def count_rows(model: TreeEstimator) -> int:
+    """Return how many rows the fit saw; the tree of a store has leaves for rows."""
     tree = model.tree_
-    return tree.map_nodes() if model.cut == "map" else tree.cut_nodes(model.threshold)
+    return len(tree.leaf_of_row) if holds_rows(model) else int(tree.n_rows[-1])
+
+
+def holds_rows(model: TreeEstimator) -> bool:
+    """Whether the model knows every row, not only the first of each leaf."""
+    return bool(getattr(model, "_has_rows", True))
 
 
 def _describe(tree: Tree, label: int, node: int, n_features: int, n_rows: int) -> Cluster:

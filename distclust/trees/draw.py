@@ -361,7 +361,8 @@ def _font_size(ax: Axes, n_tips: int) -> float | None:
 def _tip_text(tree: Tree, view: View, tip: int) -> str:
     if tip < tree.n_leaves:
         name = tree.leaf_name(tip)
-        return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        name = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+        return f"{name} · {_rows_text(tree, tip)}" if _stands_for_more(tree, tip) else name
     rows = _rows_text(tree, tip)
     cluster = view.cluster_of.get(tip)
     if cluster is None:
@@ -370,6 +371,11 @@ def _tip_text(tree: Tree, view: View, tip: int) -> str:
     if view.cut_nodes[cluster] == tip:
         return f"cluster {cluster} · {rows}"
     return rows
+
+
+def _stands_for_more(tree: Tree, leaf: int) -> bool:
+    """Whether a leaf holds more rows than the one that is named."""
+    return len(tree.leaf_of_row) == tree.n_leaves and bool(tree.n_rows[leaf] > 1.0)
 
 
 def _n_clusters_below(tree: Tree, view: View, node: int) -> int:

@@ -167,10 +167,14 @@ def _digest(model: TreeEstimator) -> str:
 
 
 def _run(store: ResultsStore, identity: dict[str, Any], fresh: bool) -> str | None:
+    """Return the run to go on with; if afresh, after those that were begun are done with."""
     run = store.find_run(**identity)
     while fresh and run is not None:
         with store.begin(**identity, run=run) as draft:
-            draft.abandon()
+            if draft.is_sealed:  # complete, and somebody may be about to publish it
+                draft.publish()
+            else:
+                draft.abandon()
         run = store.find_run(**identity)
     return run
 

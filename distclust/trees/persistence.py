@@ -121,12 +121,14 @@ def load(path: str | Path) -> TreeEstimator:
     return _from_archive(read_archive(place), place)
 
 
-def read_model(results: ResultsStore, version_id: str | None = None) -> TreeEstimator:
+def read_model(
+    results: ResultsStore, version_id: str | None = None, *, with_labels: bool = True
+) -> TreeEstimator:
     """Read the model of a version, or of the current one, with its labels where it has any."""
     with results.open_version(version_id) as reader:
         version = reader.version
         model = _from_archive(reader.read_archive(MODEL_FILE), f"{results.url}, {version.id}")
-    if LABELS_FILE in version.files:
+    if with_labels and LABELS_FILE in version.files:
         from distclust.trees.stored_fits import attach
 
         attach(model, results, version)
