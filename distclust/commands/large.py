@@ -63,6 +63,7 @@ def fit(
 ) -> None:
     """Fit the rows of a store beside a results store, or go on with a fit that was cut off."""
     results = open_results(out)
+    _check_family(model)
     if common.plan:
         plan(model, matrix, scheduler, common)
         return
@@ -94,6 +95,14 @@ def count_threads(scheduler: str | None) -> int:
     with connected(scheduler):
         client = current_client()
         return max(1, sum(client.nthreads().values())) if client is not None else 1
+
+
+def _check_family(model: LargeModel) -> None:
+    """Refuse a family that nobody knows before a folder is made for it."""
+    from distclust.families import family_named
+
+    if isinstance(model.family, str) and model.family != "auto":
+        family_named(model.family, f"{type(model).__name__}.fit: family")
 
 
 @contextmanager

@@ -115,17 +115,27 @@ class Bars:
     def __init__(self, file: TextIO) -> None:
         self._progress = _rich_progress(file)
         self._tasks: dict[Key, TaskID] = {}
+        self._started: dict[Key, float] = {}
         self._lock = threading.Lock()
         self._progress.start()
 
     def __call__(self, event: Event) -> None:
         """Draw one event."""
+        key, now = (event.job, event.stage), time.monotonic()
         with self._lock:
-            key = (event.job, event.stage)
             if key not in self._tasks:
-                self._tasks[key] = self._progress.add_task(event.stage, total=event.total, note="")
+                self._tasks[key] = self._progress.add_task(
+                    event.stage, total=event.total, note="", left=""
+                )
+            if event.done == 0 or key not in self._started:
+                self._started[key] = now
+            left = _left(event, now - self._started[key])
         self._progress.update(
-            self._tasks[key], completed=event.done, total=event.total, note=_note(event)
+            self._tasks[key],
+            completed=event.done,
+            total=event.total,
+            note=_note(event),
+            left=left,
         )
 
     def close(self) -> None:
@@ -142,6 +152,7 @@ def _rich_progress(file: TextIO) -> Progress:
         rich_progress.BarColumn(bar_width=28),
         rich_progress.MofNCompleteColumn(),
         rich_progress.TimeElapsedColumn(),
+        rich_progress.TextColumn("{task.fields[left]}", style="dim", markup=False),
         rich_progress.TextColumn("{task.fields[note]}", style="dim", markup=False),
         console=Console(file=file),
     )
@@ -189,7 +200,9 @@ class Lines:
     def _print(self, key: Key, event: Event, now: float) -> None:
         self._shown[key] = now
         self._unfinished.pop(key, None)
-        parts = [event.stage, _amount(event), f"{now - self._started[key]:.1f} s", _note(event)]
+        seconds = now - self._started[key]
+        parts = [event.stage, _amount(event), f"{seconds:.1f} s", _left(event, seconds)]
+        parts.append(_note(event))
         print("distclust:", "  ".join(part for part in parts if part), file=self._file, flush=True)
 
 
@@ -238,6 +251,16 @@ def _amount(event: Event) -> str:
         return f"{event.done:,}" if event.done else ""
     percent = 100 * event.done // event.total if event.total else 100
     return f"{event.done:,} of {event.total:,} ({percent} %)"
+
+
+def _left(event: Event, seconds: float) -> str:
+    """Say how long the rest of a stage takes if it goes on as it did; nothing early on."""
+    if event.total is None or not 0 < event.done < event.total or seconds < 1.0:
+        return ""
+    rest = seconds * (event.total - event.done) / event.done
+    if rest < 90:
+        return f"about {max(1, round(rest))} s left"
+    return f"about {rest / 60:.0f} min left" if rest < 7200 else f"about {rest / 3600:.0f} h left"
 
 
 def _note(event: Event) -> str:

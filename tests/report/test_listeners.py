@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 import threading
+import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -154,3 +156,40 @@ def test_progress__renews_one_display_in_a_notebook(shown: list[str]) -> None:
     assert '<progress value="1" max="4">' in shown[0]
     assert '<progress value="4" max="4">' in shown[-1]
     assert "a &lt;b&gt;" in shown[-1]
+
+
+@pytest.mark.parametrize(
+    ("done", "seconds", "says"),
+    [
+        (0, 50.0, ""),
+        (5, 0.5, ""),  # too early to tell
+        (20, 20.0, "about 80 s left"),
+        (10, 100.0, "about 15 min left"),
+        (1, 600.0, "about 16 h left"),
+        (100, 60.0, ""),
+    ],
+)
+def test_lines__say_how_much_is_left(
+    done: int, seconds: float, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, seconds, seconds])
+    monkeypatch.setattr(listeners.time, "monotonic", lambda: next(clock))
+    file = io.StringIO()
+    lines = Lines(file)
+    lines(Event("", "filtering, pass 1", 0, 100))
+    lines(Event("", "filtering, pass 1", done, 100))
+    text = file.getvalue() or "(no line yet)"
+    assert (says in text) if says else ("left" not in text)
+
+
+def test_bars__say_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "120")
+    file = Screen()
+    with progress("bar", file=file):
+        events.deliver(Event("", "filtering, pass 2", 0, 100))
+        later = time.monotonic() + 30
+        monkeypatch.setattr(listeners.time, "monotonic", lambda: later)
+        events.deliver(Event("", "filtering, pass 2", 25, 100))
+    assert "filtering, pass 2" in file.getvalue()
+    assert re.search(r"about (89|90) s left|about 2 min left", file.getvalue())
