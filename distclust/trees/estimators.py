@@ -220,8 +220,8 @@ class RandomizedBHC(LargeTreeEstimator):
         Largest depth of the tree; what lies deeper stays in one leaf. None: any.
     levels_per_pass
         Levels of a sample's tree that one pass takes. "auto": down to the tree's own cut, and
-        the filter moves sampled rows too. 1 is the published algorithm, in which sampled rows
-        stay where their tree has them.
+        unless rows are resolved the filter moves sampled rows too. 1 is the published
+        algorithm, in which sampled rows stay where their tree has them.
     filter_prior
         What a row's way depends on beside its density: "size" of the subtrees (coherent with
         the predictive distribution), "pi" (as published) or "flat".

@@ -8,8 +8,8 @@ How the number of passes stays small. A pass goes down to the cut of a sample's 
 so all outliers that a sample shows are split off together and not one by one; a node all of
 whose rows were sampled is finished on the spot; and after `MAX_PASSES` passes leaves that
 would split further stay as they are, with a warning. (With a fixed number of levels a pass,
-as published, there is no such bound: sampled rows stay on their sides, so every pass makes
-the nodes smaller.)
+as published, and on the way to single rows there is no such bound: sampled rows stay on their
+sides, so every pass makes the nodes smaller.)
 """
 
 from __future__ import annotations

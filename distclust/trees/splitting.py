@@ -70,8 +70,12 @@ class Settings:
 
     @property
     def moves_sampled_rows(self) -> bool:
-        """Whether the filter moves rows of the sample, too; as published it does not."""
-        return self.levels_per_pass is None
+        """Whether the filter moves rows of the sample, too; as published it does not.
+
+        Nor on the way to single rows: rows of one cluster may all be likeliest in the same
+        subtree, and the node would never become smaller.
+        """
+        return self.levels_per_pass is None and self.resolve == "clusters"
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,9 +41,11 @@ def test_divided__numbers_and_names_children():
     assert router.paths == ("", "/0", "/1", "/2", "/1/0", "/1/1")
     assert router.splits[2].children.tolist() == [4, 5]
     assert router.is_split.tolist() == [True, False, True, False, False, False]
-    both = router.divided(
-        {3: Share(filter_between(0, 1), caterpillar(2)), 1: Share(filter_between(4), caterpillar(1))}
+    right, left = (
+        Share(filter_between(0, 1), caterpillar(2)),
+        Share(filter_between(4), caterpillar(1)),
     )
+    both = router.divided({3: right, 1: left})
     assert both.paths[6:] == ("/0/0", "/2/0", "/2/1")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -100,10 +101,7 @@ def test_join__of_trimmed_parts_is_the_trimmed_whole(form):
     expected = whole.trimmed(want)
     for cuts in ([30], [1, 2, 80], list(range(1, 90))):
         bounds = [0, *cuts, 90]
-        parts = [
-            whole.take(np.arange(a, b)).trimmed(want)
-            for a, b in zip(bounds[:-1], bounds[1:], strict=True)
-        ]
+        parts = [whole.take(np.arange(a, b)).trimmed(want) for a, b in itertools.pairwise(bounds)]
         found = join(parts).trimmed(want)
         for name in ("nodes", "hashes", "keys", "positions"):
             np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
