@@ -132,8 +132,8 @@ class Clusters:
         zeros = n - ones
         # A one among no ones, or a zero among no zeros, cannot be left out: never asked for.
         some_ones, some_zeros = ones > 0.0, zeros > 0.0
-        log_one = np.log(np.where(some_ones, family.alpha + ones - 1.0, 1.0)) - log_total
-        log_zero = np.log(np.where(some_zeros, family.beta + zeros - 1.0, 1.0)) - log_total
+        log_one = np.log(np.where(some_ones, family.alpha + (ones - 1.0), 1.0)) - log_total
+        log_zero = np.log(np.where(some_zeros, family.beta + (zeros - 1.0), 1.0)) - log_total
         log_one[~some_ones], log_zero[~some_zeros] = 0.0, 0.0
         return log_one - log_zero, log_zero.sum(axis=1)
 
