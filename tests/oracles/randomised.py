@@ -13,9 +13,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from distclust.families import Family
 from distclust.seeding import row_hashes, row_keys
+from distclust.store import ArrayMatrix
+from distclust.trees.evaluate import evaluate
+from distclust.trees.structure import Structure
 
 Nested = Any  # an int, or a pair of Nested
 
@@ -238,3 +242,74 @@ def planted(family: str, seed: int, n_rows: int = 60, n_clusters: int = 4) -> np
     if family in ("multinomial", "poisson"):
         return rng.poisson(rng.gamma(0.6, 4.0, (n_clusters, 8))[labels])
     return rng.normal(rng.normal(0.0, 3.0, (n_clusters, 3))[labels])
+
+
+def separated(
+    seed: int, sizes: Sequence[int], width: int = 40, noise: float = 0.03
+) -> tuple[np.ndarray, np.ndarray]:
+    """Binary rows of clusters far apart, in random order, and which they are in."""
+    rng = np.random.default_rng(seed)
+    centres = rng.integers(0, 2, (len(sizes), width))
+    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
+    flipped = rng.random((len(labels), width)) < noise
+    return (centres[labels] ^ flipped).astype(np.uint8), labels
+
+
+class Changing(ArrayMatrix):
+    """Rows of which one entry changes after so many reads of its block."""
+
+    def __init__(self, values: np.ndarray, n_reads: int) -> None:
+        super().__init__(values)
+        self.n_left = n_reads
+
+    def block(self, index: int) -> np.ndarray:
+        block = super().block(index)
+        if index == 2:
+            self.n_left -= 1
+            if self.n_left < 0:
+                block = block.copy()
+                block[3, 1] ^= 1
+        return block
+
+
+# ---- of fitted models --------------------------------------------------------------------------
+
+
+def nested_leaves(structure: Structure) -> Nested:
+    """The tree as nested tuples of leaf numbers."""
+    nodes: list[Nested] = list(range(structure.n_leaves))
+    for node in range(structure.n_leaves, structure.n_nodes):
+        nodes.append(tuple(nodes[child] for child in structure.children(node)))
+    return nodes[-1]
+
+
+def check_same(a: Any, b: Any) -> None:
+    """Assert that two models have the same tree and labels, to the bit."""
+    np.testing.assert_array_equal(np.asarray(a.labels_), np.asarray(b.labels_))
+    np.testing.assert_array_equal(a.tree_.structure.child_list, b.tree_.structure.child_list)
+    np.testing.assert_array_equal(a.tree_.n_rows, b.tree_.n_rows)
+    np.testing.assert_array_equal(a.tree_.log_odds, b.tree_.log_odds)
+    assert a.log_evidence_ == b.log_evidence_
+    assert a.n_passes_ == b.n_passes_
+
+
+def check_direct(model: Any, rows: np.ndarray) -> None:
+    """Assert that all reported figures are those of the tree, computed from the rows."""
+    tree, family = model.tree_, model.family_
+    groups = [tree.rows(node) for node in range(tree.n_nodes)]
+    leaves = np.concatenate(groups[: tree.n_leaves])
+    assert sorted(leaves.tolist()) == list(range(len(rows)))  # every row in one leaf
+    stats = np.concatenate(
+        [family.accumulate(rows[g], np.zeros(len(g), np.int64), 1) for g in groups]
+    )
+    sizes = np.array([len(g) for g in groups], dtype=float)
+    np.testing.assert_array_equal(tree.n_rows, sizes)
+    np.testing.assert_allclose(tree.statistics, stats, rtol=1e-9, atol=1e-9)
+    direct = evaluate(tree.structure, sizes, family.log_marginal(stats), tree.mixing)
+    np.testing.assert_allclose(tree.log_odds, direct.log_odds, rtol=1e-9, atol=1e-7)
+    np.testing.assert_allclose(tree.posterior, np.exp(direct.log_posterior), rtol=1e-7)
+    assert model.log_evidence_ == pytest.approx(direct.log_evidence[-1], rel=1e-10)
+    assert model.log_lower_bound_ == pytest.approx(direct.log_lower_bound, rel=1e-10)
+    assert len(model.labels_) == len(rows)
+    assert set(model.labels_) == set(range(model.n_clusters_))
+    assert by_first_row(model.labels_.tolist()) == model.labels_.tolist()

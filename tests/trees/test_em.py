@@ -17,21 +17,29 @@ from distclust.families import Bernoulli
 from distclust.trees import em, sweeping
 from distclust.trees.sweeping import Clusters
 from tests.oracles import trees as oracle
-from tests.oracles.randomised import FAMILIES, Model, by_first_row, planted
-from tests.trees.test_randomised import (
-    FEW,
-    ROWS,
+from tests.oracles.randomised import (
+    FAMILIES,
     Changing,
+    Model,
+    by_first_row,
     check_direct,
+    check_same,
     nested_leaves,
-    same_fit,
+    planted,
     separated,
-    small_blocks,  # noqa: F401  a fixture
 )
 
 pytestmark = pytest.mark.filterwarnings("ignore::distclust.errors.ConstantColumnsWarning")
 
 N_SEEDS = 9
+FEW = (70, 40, 25, 5)
+TWO_WAYS = [{}, {"resolve": "rows"}]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 16 rows, so that a few hundred rows have many blocks and several spans."""
+    monkeypatch.setattr("distclust.store.matrix.block_rows_for", lambda *_: 16)
 
 
 def leaves_of(model):
@@ -224,7 +232,7 @@ def test_missing_values__are_left_out(seed):
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("resolve", ["clusters", "rows"])
-def test_reported__is_a_direct_evaluation_of_the_tree(resolve, family, small_blocks):  # noqa: F811
+def test_reported__is_a_direct_evaluation_of_the_tree(resolve, family, small_blocks):
     rows = planted(family, 1, n_rows=150)
     model = EMBHC(sample_size=25, resolve=resolve, family=family, random_state=0).fit(rows)
     check_direct(model, rows)
@@ -263,35 +271,33 @@ def test_resolved_rows__stay_in_their_clusters(seed):
 
 # ---- the same answer everywhere ------------------------------------------------------------------
 
-TWO_WAYS = [{}, {"resolve": "rows"}]
-
 
 @pytest.mark.parametrize("options", TWO_WAYS, ids=str)
-def test_same__in_any_chunks_threads_and_layout(options, small_blocks):  # noqa: F811
+def test_same__in_any_chunks_threads_and_layout(options, small_blocks):
     import dask.array as da
 
     rows = planted("bernoulli", 2, n_rows=200, n_clusters=6)
     here = EMBHC(sample_size=30, random_state=1, **options).fit(rows)
     for chunks in ((200, 24), (37, 24), ((1, 100, 99), (13, 11))):
         there = EMBHC(sample_size=30, random_state=1, **options)
-        same_fit(here, there.fit(da.from_array(rows, chunks=chunks)))
+        check_same(here, there.fit(da.from_array(rows, chunks=chunks)))
     for threads in (1, 3):
         with distclust.connect("threads", threads=threads):
-            same_fit(here, EMBHC(sample_size=30, random_state=1, **options).fit(rows))
+            check_same(here, EMBHC(sample_size=30, random_state=1, **options).fit(rows))
     sparse = EMBHC(sample_size=30, random_state=1, **options).fit(scipy.sparse.csr_array(rows))
-    same_fit(here, sparse)
+    check_same(here, sparse)
     for other in (rows.astype(bool), rows.astype(float)):
-        same_fit(here, EMBHC(sample_size=30, random_state=1, **options).fit(other))
+        check_same(here, EMBHC(sample_size=30, random_state=1, **options).fit(other))
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("options", [*TWO_WAYS, {"family": "gaussian"}], ids=str)
-def test_same__on_a_client(options, small_blocks, local_client):  # noqa: F811
+def test_same__on_a_client(options, small_blocks, local_client):
     rows = planted("bernoulli", 2, n_rows=200, n_clusters=6)[:, :9]
     here = EMBHC(sample_size=30, random_state=1, **options).fit(rows)
     there = EMBHC(sample_size=30, random_state=1, **options)
     with local_client.as_current():
-        same_fit(here, there.fit(rows))
+        check_same(here, there.fit(rows))
 
 
 def test_same__for_any_order_of_the_rows():
@@ -316,7 +322,7 @@ def test_save__loads_the_same_model(family, options, tmp_path):
     model = EMBHC(**parameters).fit(rows)
     model.save(tmp_path / "model")
     loaded = distclust.load(tmp_path / "model")
-    same_fit(loaded, model)
+    check_same(loaded, model)
     assert loaded.get_params() == model.get_params()
     np.testing.assert_array_equal(loaded.objective_path_, model.objective_path_)
     np.testing.assert_array_equal(loaded.predict(new), model.predict(new))
@@ -374,7 +380,7 @@ def test_two_rows():
 
 
 @pytest.mark.parametrize("n_reads", [1, 2, 3])
-def test_data_that_change__are_refused(n_reads, small_blocks):  # noqa: F811
+def test_data_that_change__are_refused(n_reads, small_blocks):
     rows, _ = separated(0, FEW)
     model = EMBHC(sample_size=10, random_state=0)
     with pytest.raises(OtherRowsError, match=r"rows 0 to 128.*changed while they were read"):
@@ -382,6 +388,7 @@ def test_data_that_change__are_refused(n_reads, small_blocks):  # noqa: F811
     assert not hasattr(model, "tree_")
 
 
+ROWS = np.random.default_rng(0).integers(0, 2, (12, 3))
 BAD = [
     ({"sample_size": 1}, ROWS, "sample_size"),
     ({"sample_size": "many"}, ROWS, "sample_size"),

@@ -16,17 +16,20 @@ from distclust import BHC, RandomizedBHC
 from distclust.errors import ConvergenceWarning, DistclustError, InputError, OtherRowsError
 from distclust.families import Bernoulli
 from distclust.seeding import row_hashes, row_keys
-from distclust.store import ArrayMatrix
 from distclust.trees import growing, sampling
-from distclust.trees.evaluate import evaluate
 from distclust.trees.filters import Filter
 from tests.oracles import trees as oracle
 from tests.oracles.randomised import (
     FAMILIES,
+    Changing,
     Model,
     as_sets,
     by_first_row,
+    check_direct,
+    check_same,
+    nested_leaves,
     planted,
+    separated,
     smallest_hashes,
 )
 from tests.oracles.search import as_nested
@@ -45,47 +48,6 @@ def small_blocks(monkeypatch):
 
 
 TWO_WAYS = [{}, {"levels_per_pass": 4, "resolve": "rows"}]
-
-
-def separated(seed=0, sizes=SIZES, width=40, noise=0.03):
-    """Binary rows of clusters far apart, in random order, and which they are in."""
-    rng = np.random.default_rng(seed)
-    centres = rng.integers(0, 2, (len(sizes), width))
-    labels = rng.permutation(np.repeat(np.arange(len(sizes)), sizes))
-    flipped = rng.random((len(labels), width)) < noise
-    return (centres[labels] ^ flipped).astype(np.uint8), labels
-
-
-def same_fit(a, b):
-    """Assert that two models have the same tree and labels, to the bit."""
-    np.testing.assert_array_equal(np.asarray(a.labels_), np.asarray(b.labels_))
-    np.testing.assert_array_equal(a.tree_.structure.child_list, b.tree_.structure.child_list)
-    np.testing.assert_array_equal(a.tree_.n_rows, b.tree_.n_rows)
-    np.testing.assert_array_equal(a.tree_.log_odds, b.tree_.log_odds)
-    assert a.log_evidence_ == b.log_evidence_
-    assert a.n_passes_ == b.n_passes_
-
-
-def check_direct(model, rows):
-    """Assert that all reported figures are those of the tree, computed from the rows."""
-    tree, family = model.tree_, model.family_
-    groups = [tree.rows(node) for node in range(tree.n_nodes)]
-    leaves = np.concatenate(groups[: tree.n_leaves])
-    assert sorted(leaves.tolist()) == list(range(len(rows)))  # every row in one leaf
-    stats = np.concatenate(
-        [family.accumulate(rows[g], np.zeros(len(g), np.int64), 1) for g in groups]
-    )
-    sizes = np.array([len(g) for g in groups], dtype=float)
-    np.testing.assert_array_equal(tree.n_rows, sizes)
-    np.testing.assert_allclose(tree.statistics, stats, rtol=1e-9, atol=1e-9)
-    direct = evaluate(tree.structure, sizes, family.log_marginal(stats), tree.mixing)
-    np.testing.assert_allclose(tree.log_odds, direct.log_odds, rtol=1e-9, atol=1e-7)
-    np.testing.assert_allclose(tree.posterior, np.exp(direct.log_posterior), rtol=1e-7)
-    assert model.log_evidence_ == pytest.approx(direct.log_evidence[-1], rel=1e-10)
-    assert model.log_lower_bound_ == pytest.approx(direct.log_lower_bound, rel=1e-10)
-    assert len(model.labels_) == len(rows)
-    assert set(model.labels_) == set(range(model.n_clusters_))
-    assert by_first_row(model.labels_.tolist()) == model.labels_.tolist()
 
 
 # ---- the published algorithm -------------------------------------------------------------------
@@ -174,14 +136,6 @@ def test_reported__is_a_direct_evaluation_for_every_family(family, resolve, smal
     check_direct(model.fit(rows), rows)
 
 
-def nested_leaves(structure):
-    """The tree as nested tuples of leaf numbers."""
-    nodes = list(range(structure.n_leaves))
-    for node in range(structure.n_leaves, structure.n_nodes):
-        nodes.append(tuple(nodes[child] for child in structure.children(node)))
-    return nodes[-1]
-
-
 def test_preformed_leaves__weight_is_the_sum_over_partitions_that_keep_them():
     """Theorem 3.1 with blocks, in exact fractions."""
     rows, _ = separated(3, (7, 6, 5, 4), width=24, noise=0.03)
@@ -204,7 +158,7 @@ def test_preformed_leaves__weight_is_the_sum_over_partitions_that_keep_them():
 
 
 def test_reported__figures_of_the_fit():
-    rows, _ = separated(0)
+    rows, _ = separated(0, SIZES)
     model = RandomizedBHC(sample_size=64, random_state=0).fit(rows)
     assert model.n_passes_ >= 1
     assert 0.0 <= model.filter_disagreement_ <= 0.05
@@ -216,7 +170,7 @@ def test_reported__figures_of_the_fit():
 
 
 def test_same__for_any_order_of_the_rows():
-    rows, _ = separated(1)
+    rows, _ = separated(1, SIZES)
     ids = np.array([f"row {i}" for i in range(len(rows))])
     order = np.random.default_rng(5).permutation(len(rows))
     table = pd.DataFrame(rows.astype(bool), index=ids)
@@ -241,7 +195,7 @@ def test_same__in_any_chunks_of_a_dask_array(options, small_blocks):
     here = model.fit(rows)
     for chunks in ((140, 40), (37, 40), ((1, 100, 39), (13, 27))):
         there = RandomizedBHC(**model.get_params()).fit(da.from_array(rows, chunks=chunks))
-        same_fit(here, there)
+        check_same(here, there)
         np.testing.assert_array_equal(
             there.predict(da.from_array(rows, chunks=(50, 40))), here.predict(rows)
         )
@@ -254,7 +208,7 @@ def test_same__in_any_number_of_threads(options, small_blocks):
     for threads in (1, 3):
         with distclust.connect("threads", threads=threads):
             fits.append(RandomizedBHC(sample_size=24, random_state=1, **options).fit(rows))
-    same_fit(*fits)
+    check_same(*fits)
 
 
 @pytest.mark.parametrize("options", TWO_WAYS, ids=str)
@@ -264,7 +218,7 @@ def test_same__sparse_and_dense(options, seed):
     sparse = RandomizedBHC(sample_size=24, random_state=1, **options).fit(
         scipy.sparse.csr_array(rows)
     )
-    same_fit(dense, sparse)
+    check_same(dense, sparse)
     np.testing.assert_array_equal(sparse.predict(scipy.sparse.csr_array(rows)), dense.predict(rows))
 
 
@@ -273,7 +227,7 @@ def test_same__for_any_type_of_zeros_and_ones(dtype):
     rows, _ = separated(4, FEW)
     one = RandomizedBHC(sample_size=24, random_state=1, family="bernoulli")
     other = RandomizedBHC(**one.get_params())
-    same_fit(one.fit(rows), other.fit(rows.astype(dtype)))
+    check_same(one.fit(rows), other.fit(rows.astype(dtype)))
 
 
 @pytest.mark.cluster
@@ -289,16 +243,16 @@ def test_same__on_a_client(options, small_blocks, local_client):
     here = RandomizedBHC(sample_size=24, random_state=1, **options).fit(rows)
     there = RandomizedBHC(sample_size=24, random_state=1, **options)
     with local_client.as_current():
-        same_fit(here, there.fit(rows))
+        check_same(here, there.fit(rows))
         predicted = there.predict(rows)
-        same_fit(here, there.fit(da.from_array(rows, chunks=(60, 11))))
+        check_same(here, there.fit(da.from_array(rows, chunks=(60, 11))))
     np.testing.assert_array_equal(predicted, here.predict(rows))
 
 
 def test_seed__decides_and_nothing_else_does():
     rows = planted("bernoulli", 0, n_rows=300, n_clusters=8)
     fits = [RandomizedBHC(sample_size=16, random_state=s).fit(rows) for s in (0, 0, 1)]
-    same_fit(fits[0], fits[1])
+    check_same(fits[0], fits[1])
     assert fits[0].log_evidence_ != fits[2].log_evidence_
 
 
@@ -316,7 +270,7 @@ def questions_of(monkeypatch):
 
 
 def test_first_sample__is_the_rows_with_the_smallest_hashes(monkeypatch, small_blocks):
-    rows, _ = separated(6)
+    rows, _ = separated(6, SIZES)
     seen = questions_of(monkeypatch)
     RandomizedBHC(sample_size=30, random_state=9).fit(rows)
     hashes = row_hashes(9, row_keys(np.arange(len(rows))), "")
@@ -326,7 +280,7 @@ def test_first_sample__is_the_rows_with_the_smallest_hashes(monkeypatch, small_b
 
 
 def test_later_samples__are_the_rows_with_the_smallest_hashes(monkeypatch, small_blocks):
-    rows, _ = separated(7)
+    rows, _ = separated(7, SIZES)
     seen = questions_of(monkeypatch)
     model = RandomizedBHC(sample_size=30, check_size=12, random_state=9).fit(rows)
     keys, paths = row_keys(np.arange(len(rows))), model._router.paths
@@ -359,11 +313,11 @@ def test_shortfall__costs_a_read_and_changes_nothing(options, monkeypatch, small
     monkeypatch.setattr(growing, "size_at_least", lambda *_: 1e9)
     short = RandomizedBHC(**model.get_params()).fit(rows)
     assert "completing samples" in stages
-    same_fit(usual, short)
+    check_same(usual, short)
 
 
 def test_shortfall__of_the_first_sample(monkeypatch, small_blocks):
-    rows, _ = separated(8)
+    rows, _ = separated(8, SIZES)
     usual = RandomizedBHC(sample_size=20, random_state=2).fit(rows)
     limits = []
 
@@ -373,7 +327,7 @@ def test_shortfall__of_the_first_sample(monkeypatch, small_blocks):
 
     monkeypatch.setattr(growing, "hash_limit", low)
     short = RandomizedBHC(sample_size=20, random_state=2).fit(rows)
-    same_fit(usual, short)
+    check_same(usual, short)
     assert usual.filter_disagreement_ == short.filter_disagreement_
 
 
@@ -406,7 +360,7 @@ def test_save__loads_the_same_model(family, options, tmp_path):
     model = RandomizedBHC(sample_size=30, family=family, random_state=1, **options).fit(rows)
     model.save(tmp_path / "model")
     loaded = distclust.load(tmp_path / "model")
-    same_fit(loaded, model)
+    check_same(loaded, model)
     assert loaded.get_params() == model.get_params()
     assert loaded.filter_disagreement_ == model.filter_disagreement_
     new = planted(family, 3, n_rows=200)
@@ -530,7 +484,7 @@ def test_passes__are_bounded_and_the_rest_is_said(monkeypatch):
 @pytest.mark.parametrize("max_levels", [1, 2, 3])
 @pytest.mark.parametrize("levels", [1, "auto"])
 def test_max_levels__bounds_the_depth(levels, max_levels):
-    rows, _ = separated(0)
+    rows, _ = separated(0, SIZES)
     model = RandomizedBHC(
         sample_size=64, max_levels=max_levels, levels_per_pass=levels, random_state=0
     ).fit(rows)
@@ -608,23 +562,6 @@ def test_mixed_table__is_fitted_by_a_product():
 
 
 # ---- refused -----------------------------------------------------------------------------------
-
-
-class Changing(ArrayMatrix):
-    """Rows of which one entry changes after so many reads of its block."""
-
-    def __init__(self, values, n_reads):
-        super().__init__(values)
-        self.n_left = n_reads
-
-    def block(self, index):
-        block = super().block(index)
-        if index == 2:
-            self.n_left -= 1
-            if self.n_left < 0:
-                block = block.copy()
-                block[3, 1] ^= 1
-        return block
 
 
 @pytest.mark.parametrize("n_reads", [1, 2, 3])
