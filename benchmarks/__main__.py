@@ -8,7 +8,16 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks import data, ingest, quality_bhc, quality_rose, speed, stores
+from benchmarks import (
+    data,
+    ingest,
+    large,
+    large_quality,
+    quality_bhc,
+    quality_rose,
+    speed,
+    stores,
+)
 from benchmarks.problem import Problem, measure, to_markdown, update_page, write_json
 
 EXAMPLES = """examples:
@@ -22,7 +31,7 @@ EXAMPLES = """examples:
 
 def all_problems() -> dict[str, Problem]:
     """Every problem by name."""
-    modules = (quality_bhc, quality_rose, speed, stores, ingest)
+    modules = (quality_bhc, quality_rose, speed, stores, ingest, large, large_quality)
     return {problem.name: problem for module in modules for problem in module.problems()}
 
 

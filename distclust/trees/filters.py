@@ -24,9 +24,8 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 
-from distclust.families import Bernoulli, Family
+from distclust.families import Bernoulli, Family, is_sparse
 from distclust.trees import _filter_numerics as numerics
 from distclust.trees.evaluate import Evaluation, log_reach_probability
 from distclust.trees.structure import Structure
@@ -39,6 +38,7 @@ FilterPredictive = Literal["auto", "subtree", "single"]
 CERTAIN = 1e-3  # "auto" takes one component where a merge is doubted less than this
 
 _SCORE_CELLS = 1 << 22  # 32 MB of scores at a time
+_SPARSE_SCORE_CELLS = 1 << 24  # wide rows: tables of components are made for each piece
 _TABLE_BYTES = 1 << 26
 _LARGEST_SCORE = 2.0**30
 _FINEST = 2.0**24
@@ -73,7 +73,7 @@ class Filter:
 
     def choose(self, block: Any) -> Indices:
         """Return the outcome of every row, shape (n,)."""
-        tables = self._tables
+        tables = None if is_sparse(block) else self._tables
         packed = None if tables is None else pack(block)
         if tables is None or packed is None:
             return self._decide(block)
@@ -104,7 +104,7 @@ class Filter:
     def _decide(self, block: Any) -> Indices:
         n_rows = block.shape[0]
         chosen = np.empty(n_rows, np.int64)
-        step = max(256, _SCORE_CELLS // len(self.stats))
+        step = rows_at_once(block, len(self.stats))
         for start in range(0, n_rows, step):
             part = slice(start, start + step)
             numerics.last_highest(self.scores(block[part]), chosen[part])
@@ -115,6 +115,12 @@ class Filter:
         counts = np.diff(self.starts)
         slack = np.repeat(np.log(counts), counts)
         return make_tables(self.family, self.stats, self.log_weights, slack)
+
+
+def rows_at_once(block: Any, n_components: int) -> int:
+    """Return how many rows are scored together, so that memory is bounded."""
+    cells = _SPARSE_SCORE_CELLS if is_sparse(block) else _SCORE_CELLS
+    return max(256, cells // n_components)
 
 
 # ---- tables ------------------------------------------------------------------------------------
@@ -212,9 +218,7 @@ def _sums_by_byte(units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
 
 
 def pack(block: Any) -> npt.NDArray[np.uint8] | None:
-    """Return dense rows of zeros and ones as bits, shape (n, n_bytes); else None."""
-    if scipy.sparse.issparse(block):
-        return None
+    """Return dense rows of zeros and ones as bits, shape (n, n_bytes); None with NaN."""
     rows = np.asarray(block)
     if rows.dtype.kind == "f":
         if np.isnan(np.sum(rows)):

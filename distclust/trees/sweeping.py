@@ -29,13 +29,12 @@ from distclust.families import Bernoulli, Family, is_sparse
 from distclust.store import Matrix
 from distclust.store.codes import Codes
 from distclust.trees import _filter_numerics as numerics
-from distclust.trees.filters import Tables, make_tables, pack
+from distclust.trees.filters import Tables, make_tables, pack, rows_at_once
 from distclust.trees.passes import NOWHERE, Digests, check_same, digest_rows
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-_SCORE_CELLS = 1 << 22
 _STATISTICS_CELLS = 1 << 20
 
 
@@ -62,7 +61,7 @@ class Clusters:
 
     def nearest(self, block: Any) -> Indices:
         """Return the likeliest cluster of rows that are in none."""
-        tables, packed = self._tables, pack(block)
+        tables, packed = self._packed(block)
         if tables is None or packed is None:
             return self._decide(block, None)
         chosen = tables.choose(packed, np.arange(len(self.stats) + 1))
@@ -70,7 +69,7 @@ class Clusters:
 
     def better(self, block: Any, own: Indices) -> Indices:
         """Return the likeliest cluster of rows that are in clusters `own`."""
-        tables, packed = self._tables, pack(block)
+        tables, packed = self._packed(block)
         without = None if tables is None or packed is None else self._own_tables
         if tables is None or packed is None or without is None:
             return self._decide(block, own)
@@ -80,6 +79,11 @@ class Clusters:
             tables.margin, chosen,
         )  # fmt: skip
         return self._settle(block, own, chosen)
+
+    def _packed(self, block: Any) -> tuple[Tables | None, npt.NDArray[np.uint8] | None]:
+        """Return the tables and the rows as bits, None where they do not apply."""
+        tables = None if is_sparse(block) else self._tables
+        return tables, None if tables is None else pack(block)
 
     def _settle(self, block: Any, own: Indices | None, chosen: Indices) -> Indices:
         doubtful = np.flatnonzero(chosen == numerics.DOUBT)
@@ -91,7 +95,7 @@ class Clusters:
     def _decide(self, block: Any, own: Indices | None) -> Indices:
         n_rows = block.shape[0]
         chosen = np.empty(n_rows, np.int64)
-        step = max(256, _SCORE_CELLS // len(self.stats))
+        step = rows_at_once(block, len(self.stats))
         for start in range(0, n_rows, step):
             part = slice(start, start + step)
             scores = self.family.log_predictive(block[part], self.stats) + self.log_weights
