@@ -12,6 +12,7 @@ from benchmarks import (
     data,
     ingest,
     large,
+    large_plan,
     large_quality,
     quality_bhc,
     quality_rose,
@@ -31,7 +32,7 @@ EXAMPLES = """examples:
 
 def all_problems() -> dict[str, Problem]:
     """Every problem by name."""
-    modules = (quality_bhc, quality_rose, speed, stores, ingest, large, large_quality)
+    modules = (quality_bhc, quality_rose, speed, stores, ingest, large, large_plan, large_quality)
     return {problem.name: problem for module in modules for problem in module.problems()}
 
 

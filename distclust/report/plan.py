@@ -125,6 +125,8 @@ class LargeRates:
         Imports, and functions from the cache of compiled ones; once a fit.
     each_pass, each_task
         Fixed costs of a pass, and of a task of it (a span of blocks, a test of a leaf).
+    each_result
+        Taking in what a task sends to the process that drives the fit, one after another.
     value
         A value of a row that is read, verified and counted; once a pass.
     row
@@ -138,6 +140,7 @@ class LargeRates:
     start: float = WARM_UP_SECONDS
     each_pass: float = 0.2
     each_task: float = 0.005
+    each_result: float = 0.002
     value: float = 2e-9
     row: float = 1e-7
     score: Mapping[str, float] = field(default_factory=lambda: {"Bernoulli": 2e-10, "": 2e-9})
@@ -157,7 +160,8 @@ class LargeCost:
         seconds = start + P (each_pass)
                   + (m² / 2) (pair + p number)                              the sample's tree
                   + K ((c² / 2) (pair + p number) + each_task) / W          tests of leaves
-                  + n (P (row + D value) + M D K score) / W + spans P each_task / W
+                  + n (P (row + D value) + M D K score) / W
+                  + spans P (each_task / W + each_result)
 
     Parameters
     ----------
@@ -211,12 +215,13 @@ class LargeCost:
         tests = self.n_clusters * (self.check_size**2 / 2 * a_pair + rates.each_task)
         a_row = self.passes * (rates.row + self._values * rates.value)
         a_row += self.moving_passes * self._values * self._components * a_score
-        tasks = self._spans * self.passes * rates.each_task
+        n_tasks = self._spans * self.passes
         return (
             rates.start
             + self.passes * rates.each_pass
             + sample**2 / 2 * a_pair
-            + (tests + self.n_rows * a_row + tasks) / workers
+            + n_tasks * rates.each_result
+            + (tests + self.n_rows * a_row + n_tasks * rates.each_task) / workers
         )
 
     @property

@@ -1,0 +1,180 @@
+"""A model of what a large fit costs, fitted to measured runs and checked on another.
+
+The model is :class:`distclust.report.plan.LargeCost`, linear in its rates. The rates are
+fitted by non-negative least squares of relative errors to runs of different rows, columns
+and workers; the run it is checked on was not among them. Its answer for a billion rows on a
+hundred workers goes far beyond this machine: it supposes that storage keeps up with the
+workers, and that a network moves the stated bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+import distclust
+from benchmarks.large import fit_apart
+from benchmarks.problem import Problem, Results, Size, table
+from distclust.report.plan import LargeCost, LargeRates, duration, size
+
+CLUSTERS = 200
+FITTED_RATES = ("start", "each_pass", "each_task", "each_result", "value", "row", "score")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A measured fit."""
+
+    rows: int
+    columns: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs to fit the rates to, one to check them on, and one nobody has made."""
+
+    fitted: tuple[Run, ...]
+    checked: Run
+    clusters: int
+    asked: Run = Run(1_000_000_000, 64, 100)
+
+
+def make_runs(size: Size) -> Runs:
+    """A design over rows, columns and workers."""
+    if size == "toy":
+        return Runs((Run(3000, 16, 1), Run(5000, 32, 1)), Run(4000, 16, 1), 5)
+    return Runs(
+        (
+            Run(300_000, 64, 1),
+            Run(1_000_000, 64, 2),
+            Run(3_000_000, 64, 1),
+            Run(3_000_000, 64, 2),
+            Run(1_000_000, 256, 1),
+            Run(1_000_000, 256, 2),
+            Run(4_000_000, 16, 1),
+            Run(4_000_000, 16, 2),
+        ),
+        Run(5_000_000, 128, 2),
+        CLUSTERS,
+    )
+
+
+def run_plan(runs: Runs) -> Results:
+    """Measure, fit, check, ask."""
+    measured = [_measured(run, runs.clusters) for run in (*runs.fitted, runs.checked)]
+    seconds = np.array([run["seconds"] for run in measured])
+    columns = np.array([_columns(run, runs.clusters) for run in (*runs.fitted, runs.checked)])
+    base = np.array(
+        [_cost(run, runs.clusters, _rates({})).seconds for run in (*runs.fitted, runs.checked)]
+    )
+    train = slice(0, len(runs.fitted))
+    weights = 1.0 / seconds[train]
+    found, _ = scipy.optimize.nnls(
+        columns[train] * weights[:, None], np.maximum(seconds - base, 0.0)[train] * weights
+    )
+    rates = dict(zip(FITTED_RATES, found.tolist(), strict=True))
+    told = [
+        {
+            **dataclasses.asdict(run),
+            "seconds": float(seconds[i]),
+            "model": _cost(run, runs.clusters, _rates(rates)).seconds,
+            "worker_bytes": measured[i]["worker_bytes"],
+            "model_bytes": _cost(run, runs.clusters, _rates(rates)).memory_bytes,
+        }
+        for i, run in enumerate((*runs.fitted, runs.checked))
+    ]
+    asked = _cost(runs.asked, runs.clusters, _rates(rates))
+    figures = ("seconds", "memory_bytes", "read_bytes", "moved_bytes", "disk_bytes", "passes")
+    return {
+        "rates": rates,
+        "runs": told,
+        "asked": {
+            **dataclasses.asdict(runs.asked),
+            **{name: getattr(asked, name) for name in figures},
+        },
+    }
+
+
+def _measured(run: Run, n_clusters: int) -> dict[str, Any]:
+    random = np.random.default_rng(0)
+    profiles = random.beta(0.5, 0.5, (n_clusters, run.columns)).astype(np.float32)
+    X = np.empty((run.rows, run.columns), np.uint8)
+    for start in range(0, run.rows, 100_000):
+        y = random.integers(0, n_clusters, min(100_000, run.rows - start))
+        noise = random.random((len(y), run.columns), dtype=np.float32)
+        X[start : start + len(y)] = noise < profiles[y]
+    with tempfile.TemporaryDirectory() as folder:
+        distclust.ingest(X, f"{folder}/rows.zarr")
+        del X
+        options = ("--workers", str(run.workers))
+        return fit_apart("RandomizedBHC", f"{folder}/rows.zarr", folder, *options)
+
+
+def _cost(run: Run, n_clusters: int, rates: LargeRates) -> LargeCost:
+    return LargeCost(run.rows, run.columns, run.workers, n_clusters=n_clusters, rates=rates)
+
+
+def _rates(values: dict[str, float]) -> LargeRates:
+    """Rates that are fitted, zero where not given; the others keep their own values."""
+    given = {name: values.get(name, 0.0) for name in FITTED_RATES}
+    score = {"Bernoulli": given.pop("score"), "": 0.0}
+    return LargeRates(score=score, **given)
+
+
+def _columns(run: Run, n_clusters: int) -> list[float]:
+    """Seconds of a run for one unit of each rate: the model is linear in them."""
+    nothing = _cost(run, n_clusters, _rates({})).seconds
+    return [_cost(run, n_clusters, _rates({name: 1.0})).seconds - nothing for name in FITTED_RATES]
+
+
+def summarise_plan(results: Results) -> str:
+    """Measured against the model, the last row not fitted, and the answer."""
+    lines = [
+        [
+            f"{run['rows']:,}",
+            str(run["columns"]),
+            str(run["workers"]),
+            f"{run['seconds']:.2f}",
+            f"{run['model']:.2f}",
+            f"{run['model'] / run['seconds']:.2f}",
+            f"{run['worker_bytes'] / 1e6:.0f}",
+            f"{run['model_bytes'] / 1e6:.0f}",
+            "checked" if i == len(results["runs"]) - 1 else "fitted",
+        ]
+        for i, run in enumerate(results["runs"])
+    ]
+    header = [
+        "rows", "columns", "workers", "seconds", "model", "ratio", "MB of a worker", "model", "",
+    ]  # fmt: skip
+    rates = ", ".join(f"{name} {value:.2g}" for name, value in results["rates"].items())
+    asked = results["asked"]
+    return "\n\n".join(
+        [
+            table(header, lines),
+            f"Rates in seconds: {rates}.",
+            f"{asked['rows']:,} rows of {asked['columns']} columns on {asked['workers']} workers: "
+            f"{duration(asked['seconds'])}, {asked['passes']} passes, "
+            f"{size(asked['memory_bytes'])} a worker, {size(asked['read_bytes'])} read from the "
+            f"store, {size(asked['moved_bytes'])} between processes, "
+            f"{size(asked['disk_bytes'])} written.",
+        ]
+    )
+
+
+def problems() -> list[Problem]:
+    """The problems of this module."""
+    return [
+        Problem(
+            "large-plan",
+            "a model of time and memory, fitted to runs and checked on another",
+            make_runs,
+            run_plan,
+            summarise_plan,
+        )
+    ]
