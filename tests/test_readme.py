@@ -23,7 +23,7 @@ def code_blocks() -> list[str]:
     return [block for block in blocks if "tcp://" not in block]  # no cluster there
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(3))
 def test_readme__python_runs(number: int, tmp_path: Path) -> None:
     environment = {**os.environ, "MPLBACKEND": "agg"}
     subprocess.run(
@@ -36,7 +36,7 @@ def test_readme__python_runs(number: int, tmp_path: Path) -> None:
 
 
 def test_readme__every_python_block_is_run() -> None:
-    assert len(code_blocks()) == 2
+    assert len(code_blocks()) == 3
 
 
 def test_readme__opens_with_the_two_commands() -> None:
