@@ -46,6 +46,20 @@ def profile_dense(block: Array) -> tuple[Array, Array, Array, Array, Array, Arra
 
 
 @compiled
+def profile_bytes(block: Array, low: Array, high: Array, nonzero: Array) -> None:
+    """Lower `low`, raise `high` and count what is not zero, for a block of bytes.
+
+    All three have shape (n_features,) and narrow types, so that many columns go at once.
+    """
+    for i in range(block.shape[0]):
+        row = block[i]
+        for j in range(block.shape[1]):
+            low[j] = min(low[j], row[j])
+            high[j] = max(high[j], row[j])
+            nonzero[j] += np.int32(row[j] != 0)
+
+
+@compiled
 def profile_csr(
     data: Array, indices: Array, n_rows: int, n_features: int
 ) -> tuple[Array, Array, Array, Array, Array, Array]:

@@ -410,18 +410,32 @@ def _profile_csr(block: Any) -> Profile:
 
 def _profile_integers(block: Array) -> Profile:
     n_features = block.shape[1]
+    nonzero = np.zeros(n_features, np.int64)
     if len(block) == 0:
         minimum, maximum = np.full(n_features, np.inf), np.full(n_features, -np.inf)
+    elif block.dtype.itemsize == 1 and block.dtype.kind in "bu":
+        minimum, maximum, nonzero = _byte_facts(block.view(np.uint8))
     else:
         minimum, maximum = (
             bound.astype(np.float64) for bound in (block.min(axis=0), block.max(axis=0))
         )
+        nonzero = np.count_nonzero(block, axis=0).astype(np.int64)
     return Profile(
         len(block),
         np.zeros(n_features, np.int64),
-        np.count_nonzero(block, axis=0).astype(np.int64),
+        nonzero,
         minimum,
         maximum,
         np.ones(n_features, np.bool_),
         np.zeros(n_features, np.bool_),
     )
+
+
+def _byte_facts(block: npt.NDArray[np.uint8]) -> tuple[Array, Array, Array]:
+    """Minimum, maximum and number of nonzeros of every column, each (n_features,)."""
+    from distclust.store import _numerics
+
+    low, high = block[0].copy(), block[0].copy()
+    nonzero = np.zeros(block.shape[1], np.int32)
+    _numerics.profile_bytes(np.ascontiguousarray(block), low, high, nonzero)
+    return low.astype(np.float64), high.astype(np.float64), nonzero.astype(np.int64)
