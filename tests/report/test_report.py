@@ -6,20 +6,23 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pandas as pd
 import pytest
+import scipy.sparse
 from rich.console import Console
 
-from distclust import BHC, BayesianRoseTree
+from distclust import BHC, EMBHC, BayesianRoseTree, RandomizedBHC, ingest
 from distclust.errors import InputError
-from distclust.report import page, pictures, terminal
+from distclust.report import hierarchy, page, pictures, terminal
 from distclust.report.demo_data import KINDS, field_notebook
-from distclust.report.plan import plan_fit
+from distclust.report.plan import LargeCost, LargeRates, plan_fit, plan_large
 from distclust.report.summary import Summary, summarise
 from distclust.trees import draw
+from distclust.trees.levels import describe_levels
 
 
 @pytest.fixture(scope="module")
@@ -231,3 +234,167 @@ def test_plan_fit__disk_is_the_size_of_the_model(tmp_path: Path) -> None:
 def test_plan_fit__refuses_what_the_fit_would_refuse() -> None:
     with pytest.raises(InputError, match="Bernoulli"):
         plan_fit(BHC(family="bernoulli"), np.arange(12).reshape(4, 3))
+
+
+# ---- data of any size ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> RandomizedBHC:
+    """A model whose rows stay in their store."""
+    folder = tmp_path_factory.mktemp("stored")
+    rng = np.random.default_rng(0)
+    profiles = rng.beta(0.2, 0.2, size=(7, 20))
+    rows = rng.random((4000, 20)) < profiles[rng.integers(0, 7, 4000)]
+    ingest([rows], str(folder / "rows.zarr"))
+    model = RandomizedBHC(sample_size=300, random_state=0)
+    return model.fit(str(folder / "rows.zarr"), results=folder / "results")
+
+
+def test_summarise__counts_the_rows_of_the_store(stored: RandomizedBHC) -> None:
+    summary = summarise(stored)
+    labels = np.asarray(stored.labels_)
+    assert summary.n_rows == 4000 != len(stored.tree_.leaf_of_row)
+    assert summary.n_clusters == stored.n_clusters_ == 7
+    for cluster in summary.clusters:
+        assert cluster.n_rows == (labels == cluster.label).sum()
+        members = {str(row) for row in np.flatnonzero(labels == cluster.label)}
+        assert set(cluster.rows) <= members
+        assert cluster.rows[0] == str(np.flatnonzero(labels == cluster.label)[0])
+
+
+def test_page_and_picture__tell_the_size_of_leaves(stored: RandomizedBHC, model: BHC) -> None:
+    text = pictures.svg(stored.tree_)
+    for cluster in summarise(stored).clusters:
+        assert f"{cluster.rows[0]} · {cluster.n_rows:,} rows" in text
+    assert "rows" not in pictures.svg(model.tree_).split("48 rows", 1)[1].replace(
+        "several rows", ""
+    )
+
+
+def describe(stored: RandomizedBHC) -> tuple[dict[str, Any], dict[int, int]]:
+    labels = {int(node): i for i, node in enumerate(stored.tree_.cut_nodes())}
+    return describe_levels(stored.tree_), labels
+
+
+def test_walk__shows_each_node_once_below_its_parent(stored: RandomizedBHC) -> None:
+    described, labels = describe(stored)
+    found = hierarchy.walk(described, labels, depth=99)
+    numbers = [node["node"] for node in found.nodes]
+    assert sorted(numbers) == list(range(stored.tree_.n_nodes))
+    for place, node in enumerate(found.nodes[1:], 1):
+        assert node["parent"] in numbers[:place]
+        below = stored.tree_.structure.leaves(node["node"])
+        clusters = {int(stored._label_of_leaf[leaf]) for leaf in below}
+        assert node["n_clusters"] == len(clusters)
+    assert {node["label"] for node in found.nodes if node["is_cluster"]} == set(range(7))
+
+
+def test_walk__depth_zero_is_one_node(stored: RandomizedBHC) -> None:
+    described, labels = describe(stored)
+    (only,) = hierarchy.walk(described, labels, depth=0).nodes
+    assert not only["is_open"]
+    with pytest.raises(InputError, match="--node"):
+        hierarchy.walk(described, labels, node=-1)
+
+
+def test_walk__nodes_that_are_not_described_are_not_shown(stored: RandomizedBHC) -> None:
+    described, labels = describe(stored)
+    described["nodes"] = described["nodes"][:4]
+    found = hierarchy.walk(described, labels, depth=99)
+    assert {node["node"] for node in found.nodes} <= {n["node"] for n in described["nodes"]}
+    parents = {node["parent"] for node in found.nodes[1:]}
+    assert parents == {node["node"] for node in found.nodes if node["is_open"]}
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_print_walk__fits_the_terminal(stored: RandomizedBHC, width: int) -> None:
+    described, labels = describe(stored)
+    console = Console(width=width, legacy_windows=False)
+    with console.capture() as capture:
+        hierarchy.print_walk(console, hierarchy.walk(described, labels, depth=99))
+    text = capture.get()
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert text.count("●") == 8  # seven, and the legend
+
+
+def test_large_cost__is_the_documented_sum() -> None:
+    rates = LargeRates(
+        start=1.0, each_pass=10.0, each_task=100.0, value=3.0, row=7.0,
+        score={"": 11.0}, pair=13.0, number={"": 17.0},
+    )  # fmt: skip
+    cost = LargeCost(
+        2**20, 32, 4, family="Poisson", sample_size=6, check_size=2, n_clusters=5,
+        moving_passes=3, rates=rates,
+    )  # fmt: skip
+    n, d, w, p, passes, moving, k = 2**20, 32, 4, 33, 5, 3, 5
+    spans = n // (8 * 2**16)
+    a_pair = 13 + 17 * p
+    expected = 1 + passes * 10 + 6**2 / 2 * a_pair
+    expected += k * (2**2 / 2 * a_pair + 100) / w
+    expected += n * (passes * (7 + 3 * d) + moving * d * k * 11) / w + spans * passes * 100 / w
+    assert cost.passes == passes
+    assert cost.seconds == pytest.approx(expected)
+
+
+def test_large_cost__memory_does_not_grow_with_the_rows_and_time_does() -> None:
+    small, large = (LargeCost(n, 64, 2) for n in (10**6, 10**9))
+    assert small.memory_bytes == large.memory_bytes < 1e9
+    assert large.read_bytes == 1000 * small.read_bytes
+    more = large.seconds - small.seconds
+    twice = LargeCost(2 * 10**9, 64, 2).seconds - large.seconds
+    assert twice == pytest.approx(more, rel=0.01)  # linear in the rows
+    shared = LargeCost(10**9, 64, 100).seconds - LargeCost(10**6, 64, 100).seconds
+    assert shared == pytest.approx(more / 50)
+    assert LargeCost(10**6, 64, resolves_rows=True).memory_bytes > 2 * small.memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("values", "family"),
+    [
+        (np.zeros((50, 40), bool), "Bernoulli"),
+        (np.zeros((50, 40), np.uint8), "Bernoulli"),
+        (np.zeros((50, 40), np.int64), "Poisson"),
+        (np.zeros((50, 8)), "Gaussian"),
+        (np.zeros((50, 40)), "DiagonalGaussian"),
+        (scipy.sparse.csr_array(np.eye(60, dtype=np.int32)), "Multinomial"),
+    ],
+)
+def test_plan_large__assumes_a_family_by_type_and_says_so(values: Any, family: str) -> None:
+    plan = plan_large(RandomizedBHC(), values, 3)
+    assert plan.cost.family == family
+    assert family in plan.assumed
+    assert plan.as_dict()["n_workers"] == 3
+    chosen = plan_large(RandomizedBHC(family="bernoulli"), values)
+    assert chosen.cost.family == "Bernoulli"
+    assert "chosen by the user" in chosen.assumed
+
+
+def test_plan_large__statistics_are_those_of_the_family() -> None:
+    rng = np.random.default_rng(0)
+    for values in (rng.random((60, 5)), rng.random((60, 40)), rng.random((60, 9)) < 0.5):
+        fitted = RandomizedBHC(sample_size=30).fit(values)
+        plan = plan_large(RandomizedBHC(), values)
+        assert plan.cost.family == type(fitted.family_).__name__
+        assert plan.cost.n_statistics == fitted.family_.n_statistics
+
+
+def test_plan_large__follows_the_parameters() -> None:
+    rows = np.zeros((100_000, 16), bool)
+    usual = plan_large(RandomizedBHC(), rows).cost
+    assert plan_large(EMBHC(n_sweeps=9), rows).cost.moving_passes == 10
+    assert plan_large(RandomizedBHC(levels_per_pass=1), rows).cost.passes > usual.passes
+    assert plan_large(RandomizedBHC(levels_per_pass=1, max_levels=3), rows).cost.passes == 5
+    assert plan_large(RandomizedBHC(filter_predictive="subtree"), rows).cost.seconds > usual.seconds
+    assert plan_large(RandomizedBHC(resolve="rows"), rows).cost.memory_bytes > usual.memory_bytes
+    with pytest.raises(InputError, match="sample_size"):
+        plan_large(RandomizedBHC(sample_size=1), rows)
+
+
+def test_plan_large__disk_bounds_what_a_fit_leaves(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).random((50_000, 16)) < 0.5
+    ingest([rows], str(tmp_path / "rows.zarr"))
+    RandomizedBHC(sample_size=300).fit(str(tmp_path / "rows.zarr"), results=tmp_path / "r")
+    left = sum(path.stat().st_size for path in (tmp_path / "r").rglob("*") if path.is_file())
+    plan = plan_large(RandomizedBHC(sample_size=300), rows)
+    assert 0.02 * plan.cost.disk_bytes < left < plan.cost.disk_bytes
