@@ -42,7 +42,7 @@ N_ROWS, N_FEATURES = 23 * BLOCK_ROWS + 9, 40  # three spans, the last block not 
 _EXIT = 70
 
 MAKERS: dict[str, Callable[..., LargeTreeEstimator]] = {
-    "rbhc": lambda **k: RandomizedBHC(**{"sample_size": 24, "check_size": 8, **k}, random_state=1),
+    "rbhc": lambda **k: RandomizedBHC(**{"sample_size": 48, "check_size": 16, **k}, random_state=1),
     "embhc": lambda **k: EMBHC(**{"sample_size": 24, "n_sweeps": 3, **k}, random_state=1),
     "rows": lambda **k: RandomizedBHC(
         **{"sample_size": 64, "resolve": "rows", **k}, random_state=1
@@ -60,7 +60,7 @@ def small_blocks() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def values() -> np.ndarray:
-    return planted(N_ROWS, N_FEATURES, 18)
+    return planted(N_ROWS, N_FEATURES, 12)
 
 
 @pytest.fixture(scope="module")
@@ -409,27 +409,30 @@ def begin_and_kill(kind: str, stored: Any, results: Path, n_saves: int = 2) -> s
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("kind", ["rbhc", "embhc"])
-def test_resume__after_a_kill_at_any_storage_operation(kind, stored, in_memory, tmp_path):
+@pytest.mark.parametrize(("kind", "stride"), [("rbhc", 29), ("embhc", 11)])
+def test_resume__after_a_kill_at_any_storage_operation(kind, stride, stored, in_memory, tmp_path):
     wanted = in_memory(kind)
+    over: set[str] = set()  # killed when all was done: to run again is to fit again
 
     def check(place: str, is_finished: bool) -> None:
         store = ResultsStore(f"{place}/results")
         assert store.verify() == []
-        assert len(store.names()) <= 1
         if is_finished:
-            assert len(store.names()) == 1
+            assert len(store.names()) == 1 + (place in over)
             assert_same(distclust.load(store.url), wanted)
             assert_nothing_unfinished(store)
+        elif store.names() and not store.unfinished():
+            over.add(place)
 
     n_operations = every_fault(
         tmp_path,
         prepare=lambda place: None,
         action=lambda place: MAKERS[kind]().fit(stored, results=f"{place}/results"),
         check=check,
-        stride=11,
+        stride=stride,
     )
     assert n_operations > 100
+    assert len(over) <= 1
 
 
 @pytest.mark.chaos
@@ -460,7 +463,7 @@ def test_resume__passes_that_were_saved_are_not_done_again(
         (Matrix, "block_bounds", 30),  # in the first pass, which is not saved
         (StoredCodes, "keep", 5),  # the second span of the second pass
         (Checkpoints, "save", 3),
-        (fits, "_write_codes", 1),  # the only chunk of labels
+        (fits, "write_chunk", 1),  # the only chunk of labels
         (stored_fits, "write_model", 1),
         (Shelf, "publish", 1),
     ],
