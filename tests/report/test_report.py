@@ -320,7 +320,7 @@ def test_print_walk__fits_the_terminal(stored: RandomizedBHC, width: int) -> Non
 
 def test_large_cost__is_the_documented_sum() -> None:
     rates = LargeRates(
-        start=1.0, each_pass=10.0, each_task=100.0, value=3.0, row=7.0,
+        start=1.0, each_pass=10.0, each_task=100.0, each_result=19e6, value=3.0, row=7.0,
         score={"": 11.0}, pair=13.0, number={"": 17.0},
     )  # fmt: skip
     cost = LargeCost(
@@ -332,7 +332,8 @@ def test_large_cost__is_the_documented_sum() -> None:
     a_pair = 13 + 17 * p
     expected = 1 + passes * 10 + 6**2 / 2 * a_pair
     expected += k * (2**2 / 2 * a_pair + 100) / w
-    expected += n * (passes * (7 + 3 * d) + moving * d * k * 11) / w + spans * passes * 100 / w
+    expected += n * (passes * (7 + 3 * d) + moving * d * k * 11) / w
+    expected += spans * passes * (100 / w + 19e6)
     assert cost.passes == passes
     assert cost.seconds == pytest.approx(expected)
 
@@ -344,8 +345,9 @@ def test_large_cost__memory_does_not_grow_with_the_rows_and_time_does() -> None:
     more = large.seconds - small.seconds
     twice = LargeCost(2 * 10**9, 64, 2).seconds - large.seconds
     assert twice == pytest.approx(more, rel=0.01)  # linear in the rows
-    shared = LargeCost(10**9, 64, 100).seconds - LargeCost(10**6, 64, 100).seconds
-    assert shared == pytest.approx(more / 50)
+    alone = LargeRates(each_result=0.0)  # what only one process can do
+    on = {w: LargeCost(10**9, 64, w, rates=alone).seconds for w in (2, 100, 10**9)}
+    assert on[100] - on[10**9] == pytest.approx((on[2] - on[10**9]) / 50, rel=1e-6)
     assert LargeCost(10**6, 64, resolves_rows=True).memory_bytes > 2 * small.memory_bytes
 
 
