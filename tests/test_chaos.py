@@ -1,0 +1,213 @@
+"""Fits on clusters whose processes die: the same bits in the end, or a sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distclust
+from distclust import EMBHC, RandomizedBHC, engine, events
+from distclust.errors import ClusterError
+from distclust.store.checkpoints import CHECKPOINTS
+from distclust.store.results import ResultsStore
+from distclust.trees.large import LargeTreeEstimator
+from tests.small_blocks import BLOCK_ROWS, SmallBlocks, planted, shrink
+
+pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
+
+N_ROWS = 100 * BLOCK_ROWS + 3  # thirteen spans
+ROOT = Path(__file__).parent.parent
+N_KILLS = 4
+
+MAKERS: dict[str, Callable[[], LargeTreeEstimator]] = {
+    "rbhc": lambda: RandomizedBHC(sample_size=48, check_size=16, random_state=1),
+    "embhc": lambda: EMBHC(sample_size=48, n_sweeps=6, random_state=1),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("stored") / "X.zarr"
+    distclust.ingest(iter([planted(N_ROWS, 40, 12)]), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def in_process(stored, tmp_path_factory) -> dict[str, LargeTreeEstimator]:
+    place = tmp_path_factory.mktemp("in-process")
+    return {kind: make().fit(stored, results=place / kind) for kind, make in MAKERS.items()}
+
+
+def assert_same(got: LargeTreeEstimator, wanted: LargeTreeEstimator) -> None:
+    """Labels, tree and evidence, to the last bit."""
+    np.testing.assert_array_equal(got.labels_.compute(), wanted.labels_.compute())
+    a, b = got.tree_, wanted.tree_
+    assert a.structure.child_list.tobytes() == b.structure.child_list.tobytes()
+    assert a.statistics.tobytes() == b.statistics.tobytes()
+    assert a.log_odds.tobytes() == b.log_odds.tobytes()
+    assert got.objective_path_.tobytes() == wanted.objective_path_.tobytes()
+    assert (got.log_evidence_, got.n_passes_) == (wanted.log_evidence_, wanted.n_passes_)
+
+
+# ---- workers -------------------------------------------------------------------------------------
+
+
+class Killer:
+    """Kills workers of a local cluster at seeded random moments, from the first pass on."""
+
+    def __init__(self, session: engine.Session, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.keepers = session._cluster.workers  # those that start again what dies
+        self.has_begun = threading.Event()
+        self.is_over = threading.Event()
+        self.killed: list[int] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Killer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over.set()
+        self.has_begun.set()
+        self._thread.join()
+
+    def see(self, event: events.Event) -> None:
+        """Begin with the first task that is done."""
+        if event.done:
+            self.has_begun.set()
+
+    def _run(self) -> None:
+        self.has_begun.wait()
+        while len(self.killed) < N_KILLS and not self.is_over.wait(self.rng.uniform(0.0, 0.7)):
+            pids = [keeper.pid for keeper in list(self.keepers.values()) if keeper.pid]
+            if not pids:  # all are starting
+                continue
+            pid = int(self.rng.choice(pids))
+            with contextlib.suppress(ProcessLookupError):  # died of itself meanwhile
+                os.kill(pid, signal.SIGKILL)
+                self.killed.append(pid)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_workers__killed_at_random_moments_change_nothing(kind, seed, stored, in_process, tmp_path):
+    with engine.connect("local", workers=3, threads=1) as session:
+        session.client.register_plugin(SmallBlocks())
+        with Killer(session, seed) as killer, events.listen(killer.see):
+            model = MAKERS[kind]().fit(stored, results=tmp_path / "results")
+            n_killed = len(killer.killed)
+        assert n_killed >= 1, "nobody died during the fit"
+        assert os.getpid() not in killer.killed
+        assert_same(model, in_process[kind])
+    store = ResultsStore(tmp_path / "results")
+    assert store.verify() == []
+    assert store.objects.list(CHECKPOINTS) == []
+
+
+# ---- the scheduler -------------------------------------------------------------------------------
+
+
+class Cluster:
+    """A scheduler and a worker, processes of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        file = folder / "scheduler.json"
+        self.scheduler = _start("scheduler", "--port", "0", "--no-dashboard", file=file)
+        self.worker = _start("worker", "--no-nanny", "--nthreads", "1", file=file)
+        self.address = _address(file)
+
+    def close(self) -> None:
+        for process in (self.worker, self.scheduler):
+            process.kill()
+            process.wait()
+
+
+def _start(role: str, *options: str, file: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", f"distributed.cli.dask_{role}", *options]
+    command += ["--host", "127.0.0.1", "--scheduler-file", str(file)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with open(file.with_suffix(f".{role}.log"), "wb") as log:
+        return subprocess.Popen(
+            command, env=environment, cwd=file.parent, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
+def _address(file: Path) -> str:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):  # not yet, or half
+            return str(json.loads(file.read_text())["address"])
+        time.sleep(0.1)
+    raise AssertionError(f"no scheduler within a minute: {file}")
+
+
+@pytest.fixture
+def clusters(tmp_path) -> Iterator[Callable[[], Cluster]]:
+    made: list[Cluster] = []
+
+    def make() -> Cluster:
+        made.append(Cluster(tmp_path / f"cluster-{len(made)}"))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.close()
+
+
+class Stage:
+    """Calls a function once, when a stage of a fit has come to its second task."""
+
+    def __init__(self, name: str, action: Callable[[], Any]) -> None:
+        self.name = name
+        self.action = action
+        self.was_reached = False
+
+    def see(self, event: events.Event) -> None:
+        if event.stage == self.name and event.done >= 1 and not self.was_reached:
+            self.was_reached = True
+            self.action()
+
+
+@pytest.mark.parametrize(
+    ("kind", "stage"), [("rbhc", "filtering, pass 2"), ("embhc", "sweep 1 of 6")]
+)
+def test_scheduler__its_death_is_said_and_another_one_goes_on(
+    kind, stage, stored, in_process, clusters, tmp_path
+):
+    results = tmp_path / "results"
+    first = clusters()
+    death = Stage(stage, first.scheduler.kill)
+    with engine.connect(first.address, timeout=60) as session:
+        session.client.register_plugin(SmallBlocks())
+        with events.listen(death.see), pytest.raises(ClusterError, match="scheduler"):
+            MAKERS[kind]().fit(stored, results=results)
+    assert death.was_reached
+    (run,) = ResultsStore(results).unfinished()
+    with engine.connect(clusters().address, timeout=60) as session:
+        session.client.register_plugin(SmallBlocks())
+        stages: list[str] = []
+        with events.listen(lambda event: stages.append(event.stage)):
+            model = MAKERS[kind]().fit(stored, results=results)
+    assert stages[0] == stage  # what was saved is not done again
+    assert model.version_ == run
+    assert_same(model, in_process[kind])
