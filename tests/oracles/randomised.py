@@ -299,6 +299,8 @@ def check_direct(model: Any, rows: np.ndarray) -> None:
     groups = [tree.rows(node) for node in range(tree.n_nodes)]
     leaves = np.concatenate(groups[: tree.n_leaves])
     assert sorted(leaves.tolist()) == list(range(len(rows)))  # every row in one leaf
+    first_rows = [int(g.min()) for g in groups[: tree.n_leaves]]
+    assert first_rows == sorted(first_rows)
     stats = np.concatenate(
         [family.accumulate(rows[g], np.zeros(len(g), np.int64), 1) for g in groups]
     )

@@ -1,4 +1,4 @@
-"""BHC and BayesianRoseTree as users see them."""
+"""BHC and BayesianRoseTree as users see them; the scikit-learn contract of all estimators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sklearn.datasets import load_iris, make_blobs
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import distclust
-from distclust import BHC, BayesianRoseTree, families
+from distclust import BHC, EMBHC, BayesianRoseTree, RandomizedBHC, families
 from distclust.errors import ConstantColumnsWarning, DistclustError, InputError
 from tests.oracles.search import as_nested
 
@@ -42,7 +42,10 @@ def binary(seed=0, n=60, d=12, n_clusters=3):
     return (rng.random((n, d)) < centres[labels]).astype(np.int64), labels
 
 
-@parametrize_with_checks([BHC(), BayesianRoseTree()])
+# With small samples, so that filters and sweeps take part.
+@parametrize_with_checks(
+    [BHC(), BayesianRoseTree(), RandomizedBHC(sample_size=10), EMBHC(sample_size=10)]
+)
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 

@@ -298,7 +298,8 @@ def test_later_samples__are_the_rows_with_the_smallest_hashes(monkeypatch, small
 
 
 @pytest.mark.parametrize("options", TWO_WAYS, ids=str)
-def test_shortfall__costs_a_read_and_changes_nothing(options, monkeypatch, small_blocks):
+@pytest.mark.parametrize("times", [3.0, 1e9])  # too few candidates, and none at all
+def test_shortfall__costs_a_read_and_changes_nothing(times, options, monkeypatch, small_blocks):
     rows, _ = separated(8, FEW)
     model = RandomizedBHC(sample_size=20, check_size=10, random_state=2, **options)
     usual = model.fit(rows)
@@ -310,7 +311,7 @@ def test_shortfall__costs_a_read_and_changes_nothing(options, monkeypatch, small
         return original(matrix, task, stage)
 
     monkeypatch.setattr(growing, "run_sweep", spy)
-    monkeypatch.setattr(growing, "size_at_least", lambda *_: 1e9)
+    monkeypatch.setattr(growing, "size_at_least", lambda n_rows, *_: times * n_rows)
     short = RandomizedBHC(**model.get_params()).fit(rows)
     assert "completing samples" in stages
     check_same(usual, short)
