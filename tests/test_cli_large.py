@@ -314,7 +314,11 @@ def test_predict__of_a_store_writes_labels_beside_nothing_else(
     assert run("predict", results, new, "--out", out) == 0
     assert "3,000 labels of" in capsys.readouterr().out
     assert run("versions", "list", out) == 0
-    assert capsys.readouterr().out.count("labels") >= 2
+    text = capsys.readouterr().out
+    assert text.count("labels") >= 2
+    assert f"({found['n_clusters']} in all)" in text or found["n_clusters"] <= 12
+    assert run("show", out) == 2
+    assert "expected a model, got labels of rows" in capsys.readouterr().err
 
 
 def test_predict__fitted_rows_get_their_labels_back(

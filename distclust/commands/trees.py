@@ -371,12 +371,18 @@ def _size(model_path: str) -> int:
 def _load(path: str, *, with_labels: bool = True) -> Model:
     from distclust.trees import load
 
-    if with_labels or not large.is_store(path):
+    if not large.is_store(path):
         return load(path)
     from distclust.store.results import ResultsStore
+    from distclust.trees.labelling import KIND
     from distclust.trees.persistence import read_model
 
-    return read_model(ResultsStore(path), with_labels=False)
+    results = ResultsStore(path)
+    current = results.current()
+    if current is not None and current.kind == KIND:
+        hint = "Name the results of the fit."
+        raise InputError(path, "a model", "labels of rows that a model gave", hint)
+    return read_model(results, with_labels=with_labels)
 
 
 def _check_holds_rows(model: Model, path: str) -> None:

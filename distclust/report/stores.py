@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _HEADS = ("version", "created", "kind", "rows", "deleted", "size_bytes")
 _NUMBERS = ("rows", "deleted", "size_bytes")
+_LISTED = 12  # values of a long list, such as one of a number for every label
 
 
 def describe_store(store: MatrixStore) -> dict[str, Any]:
@@ -142,7 +143,8 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_text(item)}" for name, item in value.items()) or "none"
     if isinstance(value, (list, tuple)):
-        return ", ".join(map(_text, value)) or "none"
+        shown = ", ".join(map(_text, value[:_LISTED])) or "none"
+        return shown if len(value) <= _LISTED else f"{shown} ... ({len(value):,} in all)"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
