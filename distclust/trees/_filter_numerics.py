@@ -34,27 +34,27 @@ def _add_scores(row: Array, tables: Array, constants: Array, scores: Array) -> N
 
 
 @compiled
-def _highest(scores: Array, start: int, stop: int) -> Any:
+def _highest(scores: Array) -> Any:
     best = _LOWEST
-    for c in range(start, stop):
+    for c in range(len(scores)):
         best = max(best, scores[c])
     return best
 
 
 @compiled
 def _settle(scores: Array, slack: Array, outcome: Array, starts: Array, margin: int) -> int:
-    """Return the outcome that wins whatever the rounding, or DOUBT."""
-    n = len(scores)
-    best = _highest(scores, 0, n)
+    """Return the outcome that wins whatever the rounding, or DOUBT; overwrites `scores`."""
+    best = _highest(scores)
     c = 0
     while scores[c] != best:
         c += 1
     winner = outcome[c]
-    start, stop = starts[winner], starts[winner + 1]
-    for c in range(n):
+    for c in range(len(scores)):
         scores[c] += slack[c]
-    rival = max(_highest(scores, 0, start), _highest(scores, stop, n))
-    # In two halves, as the difference of two 32-bit numbers may not fit.
+    for c in range(starts[winner], starts[winner + 1]):
+        scores[c] = _LOWEST
+    rival = _highest(scores)
+    # In 64 bits, as the difference of two 32-bit numbers may not fit.
     if rival == _LOWEST or np.int64(best) - np.int64(rival) > margin:
         return int(winner)
     return DOUBT
