@@ -16,6 +16,8 @@ from pathlib import Path
 import numpy as np
 
 import distclust
+from distclust.errors import DistclustError
+from distclust.store.matrix_store import MatrixStore
 from distclust.trees.labelling import label_store
 from distclust.trees.levels import describe_levels
 
@@ -43,18 +45,24 @@ def rows(n_rows: int, seed: int) -> Iterator[np.ndarray]:
         yield rng.random((n, N_FEATURES)) < profiles[chosen]
 
 
+def stored(path: Path, n_rows: int, seed: int) -> MatrixStore:
+    """Return the store at a path, with rows brought in if it is not complete."""
+    try:
+        return distclust.open_store(str(path))
+    except DistclustError:
+        return distclust.ingest(rows(n_rows, seed), str(path))
+
+
 def main(scheduler: str, n_rows: int, folder: Path) -> None:
     """Make rows, bring them into a store, find their hierarchy, label others by it."""
-    store, results = folder / "rows.zarr", folder / "results"
-    if not store.exists():
-        distclust.ingest(rows(n_rows, seed=1), str(store))
+    store = stored(folder / "rows.zarr", n_rows, seed=1)
+    others = stored(folder / "others.zarr", 20_000, seed=2)
     start = time.monotonic()
     with distclust.connect(scheduler) as session, distclust.progress():
         print(session)
-        # State is saved in `results` after every pass: killed and run again, it goes on.
-        model = distclust.RandomizedBHC(random_state=0).fit(str(store), results=results)
+        # State is saved in the results after every pass: killed and run again, it goes on.
+        model = distclust.RandomizedBHC(random_state=0).fit(store, results=folder / "results")
         seconds = time.monotonic() - start
-        others = distclust.ingest(rows(20_000, seed=2), str(folder / "others.zarr"), fresh=True)
         labelled = label_store(model, others.matrix(), folder / "labels")
     print(f"{model.n_clusters_} clusters of {n_rows:,} rows in {seconds:.1f} s")
     print(f"passes that moved rows: {model.n_passes_}; log evidence {model.log_evidence_:,.1f}")

@@ -332,14 +332,15 @@ def test_predict__fitted_rows_get_their_labels_back(
 def test_predict__files_follow_the_filters(
     results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = planted(500, 4)[0]
+    rows = np.random.default_rng(0).random((3000, N_FEATURES)) < 0.5  # unlike all clusters
     np.save(tmp_path / "rows.npy", rows)
     assert run("predict", results, tmp_path / "rows.npy", "--out", tmp_path / "p.csv", "-q") == 0
     frame = pd.read_csv(tmp_path / "p.csv")
     model = distclust.load(results)
     np.testing.assert_array_equal(frame["cluster"], model.predict(rows))
     chances = model.predict_proba(rows)
-    np.testing.assert_allclose(frame["probability"], chances[np.arange(500), frame["cluster"]])
+    assert (frame["cluster"] != chances.argmax(axis=1)).any()  # else this would show nothing
+    np.testing.assert_allclose(frame["probability"], chances[np.arange(3000), frame["cluster"]])
 
 
 def test_predict__labels_have_their_own_place(
@@ -474,3 +475,21 @@ def test_show__draws_pages_and_newick(
     assert capsys.readouterr().out.strip().endswith(";")
     assert run("show", without_labels, "--threshold", "0.999999", "--json") == 0
     assert document(capsys)["n_clusters"] >= 1
+
+
+# ---- the example ---------------------------------------------------------------------------------
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "large.py"
+
+
+@pytest.mark.skipif(
+    not EXAMPLE.is_file(), reason="the examples are not part of an installed package"
+)
+def test_example__runs_and_finds_what_was_planted(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLE), "--rows", "60000", "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "24 clusters of 60,000 rows" in done.stdout
+    again = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert again.returncode == 0, again.stderr  # a second version of the same
+    assert again.stdout.split("\n")[2:] == done.stdout.split("\n")[2:]
