@@ -26,7 +26,6 @@ from distclust.errors import (
 )
 from distclust.store.checkpoints import CHECKPOINTS, Checkpoints
 from distclust.store.codes import StoredCodes
-from distclust.store.matrix import Matrix
 from distclust.store.results import ResultsStore
 from distclust.store.shelf import DRAFTS, Shelf
 from distclust.store.stored_matrix import StoredMatrix
@@ -460,7 +459,7 @@ def test_resume__passes_that_were_saved_are_not_done_again(
 @pytest.mark.parametrize(
     ("owner", "name", "n_calls"),
     [
-        (Matrix, "block_bounds", 30),  # in the first pass, which is not saved
+        (StoredMatrix, "block_bounds", 30),  # in the first pass, which is not saved
         (StoredCodes, "keep", 5),  # the second span of the second pass
         (Checkpoints, "save", 3),
         (fits, "write_chunk", 1),  # the only chunk of labels
@@ -472,7 +471,6 @@ def test_resume__passes_that_were_saved_are_not_done_again(
 def test_resume__after_a_kill_at_any_stage(
     kind, owner, name, n_calls, after, stored, in_memory, tmp_path
 ):
-    owner = StoredMatrix if owner is Matrix else owner
     fit = lambda: MAKERS[kind]().fit(stored, results=tmp_path / "results")  # noqa: E731
     killed(owner, name, n_calls, after=after, action=fit)
     assert_same(fit(), in_memory(kind))
@@ -483,14 +481,16 @@ def test_resume__after_a_kill_at_any_stage(
 
 
 @pytest.mark.chaos
+@pytest.mark.parametrize("kind", ["rbhc", "embhc"])
 def test_resume__from_the_state_before_if_the_last_one_is_damaged(
     kind, stored, in_memory, tmp_path
 ):
-    begin_and_kill(kind, stored, tmp_path / "results", 3)
-    newest = max((tmp_path / "results" / CHECKPOINTS).glob("*/*.checkpoint"))
-    newest.write_bytes(newest.read_bytes()[:-9])
-    model = MAKERS[kind]().fit(stored, results=tmp_path / "results")
-    assert_same(model, in_memory(kind))
+    fit = lambda: MAKERS[kind]().fit(stored, results=tmp_path / "results")  # noqa: E731
+    killed(StoredCodes, "remove", 1, after=True, action=fit)  # those of both states stay
+    states = sorted((tmp_path / "results" / CHECKPOINTS).glob("*/*.checkpoint"))
+    assert len(states) == 2
+    states[-1].write_bytes(states[-1].read_bytes()[:-9])
+    assert_same(fit(), in_memory(kind))
 
 
 @pytest.fixture
@@ -505,16 +505,15 @@ def sealed(stored, tmp_path) -> ResultsStore:
 
 @pytest.mark.chaos
 def test_resume__a_sealed_draft_is_just_published(sealed, stored, values, in_memory, monkeypatch):
+    wanted = in_memory("embhc")
     for name in ("start", "advance", "finish"):
         monkeypatch.setattr(EM, name, None)
     (run,) = sealed.unfinished()
-    family = distclust.families.Bernoulli()
-    model = EMBHC(24, 3, family="auto", random_state=1).fit(stored, results=sealed.url)
+    model = MAKERS["embhc"]().fit(stored, results=sealed.url)
     assert model.version_ == run
-    assert_same(model, in_memory("embhc"))
-    np.testing.assert_array_equal(model.predict(values), in_memory("embhc").predict(values))
+    assert_same(model, wanted)
+    np.testing.assert_array_equal(model.predict(values), wanted.predict(values))
     assert_nothing_unfinished(sealed)
-    del family
 
 
 @pytest.mark.chaos
@@ -522,9 +521,20 @@ def test_resume__a_sealed_draft_replaces_an_earlier_fit_of_the_model(
     sealed, stored, values, in_memory
 ):
     model = MAKERS["embhc"]().fit(values[:300])
+    before = model.get_params()
     model.fit(stored, results=sealed.url)
     assert_same(model, in_memory("embhc"))
-    assert model.get_params() == MAKERS["embhc"]().get_params()
+    assert all(model.get_params()[name] is value for name, value in before.items())
+
+
+@pytest.mark.chaos
+def test_resume__a_sealed_draft_leaves_parameters_as_they_are(stored, tmp_path):
+    family = distclust.families.Bernoulli()
+    fit = lambda: MAKERS["embhc"](family=family).fit(stored, results=tmp_path / "results")  # noqa: E731
+    killed(Shelf, "publish", 1, after=False, action=fit)
+    model = fit()
+    assert model.family is family
+    assert len(ResultsStore(tmp_path / "results").names()) == 1
 
 
 @pytest.mark.chaos
