@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
 import numpy as np
 import pytest
+
+# What commands print does not depend on the terminal in which the tests are run.
+os.environ["COLUMNS"] = "120"
 
 # Compiled functions make the first example slow; time limits belong to pytest.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)

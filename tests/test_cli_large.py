@@ -135,6 +135,11 @@ def test_fit__a_file_is_fitted_in_memory_to_a_model_file_or_a_version(
     file, version = distclust.load(tmp_path / "m.model"), distclust.load(tmp_path / "results")
     assert len(file.labels_) == 400
     np.testing.assert_array_equal(file.labels_, version.labels_)
+    current = ResultsStore(tmp_path / "results").current()
+    assert current is not None
+    stored = StoredLabels(tmp_path / "results", current.id)
+    np.testing.assert_array_equal(stored.read(0, 400), file.labels_)
+    assert "levels.json" in current.files
     capsys.readouterr()
     assert run("show", tmp_path / "m.model", "--json", "--labels", tmp_path / "l.csv") == 0
     assert document(capsys)["n_rows"] == 400

@@ -175,9 +175,7 @@ def decode_archive(content: bytes, where: str) -> Archive:
         raise StoreError(where, expected, error.got, hint) from error
 
 
-def with_prefix(
-    arrays: Mapping[str, npt.NDArray[Any]], prefix: str
-) -> dict[str, npt.NDArray[Any]]:
+def with_prefix(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays whose names begin with `prefix`, by the rest of their names."""
     return {
         name.removeprefix(prefix): array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from distclust.trees.data import (
 from distclust.trees.evaluate import DirichletProcess
 from distclust.trees.persistence import save_model
 from distclust.validation import check_integer, check_real
+
+if TYPE_CHECKING:
+    from distclust.store.drafts import Draft
 
 Floats = npt.NDArray[np.float64]
 
@@ -63,6 +66,9 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         self, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], family: Family
     ) -> None:
         """Inverse of `_extra_state`."""
+
+    def _write_beside(self, draft: Draft) -> None:
+        """Write what a version holds beside the model."""
 
     # ---- prediction -----------------------------------------------------------------------
 

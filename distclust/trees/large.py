@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,9 @@ from distclust.trees.fits import Finished, Method, fit_in_memory
 from distclust.trees.routing import Router
 from distclust.trees.tree import Tree
 from distclust.validation import check_real
+
+if TYPE_CHECKING:
+    from distclust.store.drafts import Draft
 
 Indices = npt.NDArray[np.int64]
 
@@ -153,6 +156,13 @@ class LargeTreeEstimator(TreeEstimator):
 
     def _seed(self) -> int:
         return check_seed(self.random_state, f"{type(self).__name__}.fit: random_state")
+
+    def _write_beside(self, draft: Draft) -> None:
+        """Write labels and summaries of rows that were fitted in memory."""
+        from distclust.trees.stored_fits import write_held_labels, write_levels
+
+        write_held_labels(self, draft)
+        write_levels(self, draft)
 
     def _extra_state(self) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return what a saved model holds beside its tree."""

@@ -42,6 +42,7 @@ def publish_model(model: TreeEstimator, results: ResultsStore, input_fingerprint
     """Make a fitted estimator the current version of a results store."""
     with results.begin(**identity_of(model, input_fingerprint)) as draft:
         draft.write_archive(MODEL_FILE, *to_archive(model))
+        model._write_beside(draft)
         return draft.publish(metrics_of(model, len(model.tree_.leaf_of_row)))
 
 
@@ -128,7 +129,7 @@ def read_model(
     with results.open_version(version_id) as reader:
         version = reader.version
         model = _from_archive(reader.read_archive(MODEL_FILE), f"{results.url}, {version.id}")
-    if with_labels and LABELS_FILE in version.files:
+    if with_labels and LABELS_FILE in version.files and not hasattr(model, "labels_"):
         from distclust.trees.stored_fits import attach
 
         attach(model, results, version)

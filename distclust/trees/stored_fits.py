@@ -104,30 +104,25 @@ def _fit(model: LargeTreeEstimator, method: Method[Any], matrix: Matrix, draft: 
         raise
     model._keep(found, matrix, None, ids_of(matrix, found.first_rows))
     write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
-    write_model(model, draft)
+    write_levels(model, draft)
+    draft.write_archive(MODEL_FILE, *to_archive(model))
     return draft.publish(metrics_of(model, matrix.shape[0]))
 
 
-def publish_in_memory(
-    model: LargeTreeEstimator, labels: npt.NDArray[np.int64], results: str | Path, fingerprint: str
-) -> Version:
-    """Publish a model that was fitted to rows in memory, with their labels."""
-    store = ResultsStore(results)
+def write_held_labels(model: LargeTreeEstimator, draft: Draft) -> None:
+    """Write the labels of rows that were fitted in memory into a draft."""
+    labels = model.labels_
     spec = LabelsSpec(len(labels), model.n_clusters_)
-    with store.begin(**identity_of(model, fingerprint)) as draft:
-        place = draft.place()
-        chunks = (labels[slice(*spec.chunk_bounds(i))] for i in range(spec.n_chunks))
-        entries = [write_values_chunk(i, place, spec, part) for i, part in enumerate(chunks)]
-        adopt_labels(draft, spec, entries)
-        write_model(model, draft)
-        return draft.publish(metrics_of(model, len(labels)))
+    place = draft.place()
+    chunks = (labels[slice(*spec.chunk_bounds(i))] for i in range(spec.n_chunks))
+    entries = [write_values_chunk(i, place, spec, part) for i, part in enumerate(chunks)]
+    adopt_labels(draft, spec, entries)
 
 
-def write_model(model: LargeTreeEstimator, draft: Draft) -> None:
-    """Write the model and its summaries into a draft."""
+def write_levels(model: LargeTreeEstimator, draft: Draft) -> None:
+    """Write the summary of the tree's levels into a draft."""
     levels = json.dumps(describe_levels(model.tree_), indent=1, allow_nan=False)
     draft.write(LEVELS_FILE, levels.encode())
-    draft.write_archive(MODEL_FILE, *to_archive(model))
 
 
 def attach(model: LargeTreeEstimator, store: ResultsStore, version: Version) -> StoredLabels:
