@@ -23,7 +23,7 @@ from distclust.errors import ClusterError
 from distclust.store.checkpoints import CHECKPOINTS
 from distclust.store.results import ResultsStore
 from distclust.trees.large import LargeTreeEstimator
-from tests.small_blocks import BLOCK_ROWS, SmallBlocks, planted, shrink
+from tests.small_blocks import BLOCK_ROWS, SmallBlocks, shrink
 
 pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
@@ -32,8 +32,10 @@ ROOT = Path(__file__).parent.parent
 N_KILLS = 3
 
 MAKERS: dict[str, Callable[[], LargeTreeEstimator]] = {
-    "rbhc": lambda: RandomizedBHC(sample_size=48, check_size=16, random_state=1),
-    "embhc": lambda: EMBHC(sample_size=48, n_sweeps=4, random_state=1),
+    "rbhc": lambda: RandomizedBHC(
+        sample_size=48, check_size=16, family="diagonal_gaussian", random_state=1
+    ),
+    "embhc": lambda: EMBHC(sample_size=48, n_sweeps=4, family="diagonal_gaussian", random_state=1),
 }
 
 
@@ -47,7 +49,11 @@ def small_blocks() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("stored") / "X.zarr"
-    distclust.ingest(iter([planted(N_ROWS, 40, 12)]), path)
+    rng = np.random.default_rng(0)
+    centres = rng.normal(0.0, 2.0, size=(24, 8))
+    # Real numbers: their sums tell in which order they were added.
+    rows = centres[rng.integers(24, size=N_ROWS)] + rng.normal(size=(N_ROWS, 8))
+    distclust.ingest(iter([rows]), path)
     return path
 
 
