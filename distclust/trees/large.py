@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.utils.validation import check_is_fitted
 
-from distclust.engine import as_matrix, map_blocks
+from distclust.engine import as_matrix, labels_array, map_blocks
 from distclust.errors import InputError
 from distclust.families import Family
 from distclust.seeding import check_seed
 from distclust.store import Matrix
 from distclust.store.archive import with_prefix
+from distclust.store.row_labels import StoredLabels
 from distclust.trees.base import TreeEstimator, check_enough_rows, opened
 from distclust.trees.capacity import check_reading
 from distclust.trees.evaluate import DirichletProcess
@@ -139,14 +141,32 @@ class LargeTreeEstimator(TreeEstimator):
 
     # ---- prediction -----------------------------------------------------------------------
 
-    def predict(self, X: Any) -> npt.NDArray[np.int64]:
+    def predict(self, X: Any, results: str | Path | None = None) -> Any:
         """Return the cluster of each row, shape (n_rows,).
 
         Rows go the way that rows of the fit went, filter by filter.
+
+        Parameters
+        ----------
+        X
+            Rows, as in :meth:`fit`.
+        results
+            If `X` is a store: path or URL of a results store for its labels. They are
+            written there block by block, and a lazy array on them is returned.
         """
+        if results is not None:
+            return self._predict_store(X, results)
         matrix = self._new_rows(X, "predict")
         parts = map_blocks(place_rows, matrix, self._router, self._label_of_end, stage="predicting")
         return np.concatenate(list(parts))
+
+    def _predict_store(self, X: Any, results: str | Path) -> Any:
+        from distclust.trees.labelling import label_store
+
+        check_is_fitted(self, "tree_")
+        matrix = as_matrix(X, where=f"{type(self).__name__}.predict")
+        version = label_store(self, matrix, results)
+        return labels_array(StoredLabels(results, version.id))
 
     # ---- border ---------------------------------------------------------------------------
 

@@ -170,3 +170,14 @@ def test_label_store__rows_that_do_not_fit_are_refused_and_nothing_is_written(
         with pytest.raises(InputError):
             label_store(model, matrix, tmp_path / "labels")
         assert not (tmp_path / "labels").exists()
+
+
+def test_predict__of_a_store_returns_a_lazy_array_on_the_labels(
+    model: RandomizedBHC, store: str, tmp_path: Path
+) -> None:
+    lazy = model.predict(store, results=tmp_path / "labels")
+    assert lazy.chunks[0][0] == 2**18
+    np.testing.assert_array_equal(lazy.compute(), model.predict(store))
+    with pytest.raises(InputError, match="rows in memory"):
+        model.predict(planted(10, 0), results=tmp_path / "others")
+    assert not (tmp_path / "others").exists()
