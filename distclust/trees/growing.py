@@ -338,31 +338,41 @@ def _completed(
     candidates: Candidates | None,
     codes_for: CodesFor,
 ) -> Candidates:
-    """Return the samples of nodes, reading again for those that got too few rows."""
-    n_nodes = growth.router.n_nodes
-    known = np.zeros(n_nodes, np.int64)
+    """Return the samples of nodes, reading again for those that got too few rows.
+
+    Once is enough, now that the sizes are known, unless rows share their ids and thereby
+    their hashes; then all hashes are let pass.
+    """
+    for at_least in (growth.sizes / 2.0, np.zeros(len(growth.sizes))):
+        short = _short(growth, asked, candidates)
+        if len(short) == 0:
+            break
+        task = Task(
+            family=growth.family,
+            router=growth.router,
+            before=codes_for(growth.step),
+            after=None,
+            counted=growth.router.n_nodes,
+            wanted=_wanted(growth, short, at_least),
+            digests=growth.digests,
+        )
+        again = run_sweep(matrix, task, "completing samples").candidates
+        assert again is not None, "nodes with rows are looked at"
+        if candidates is None:
+            candidates = again
+            continue
+        rest = candidates.take(np.flatnonzero(~np.isin(candidates.nodes, short)))
+        candidates = join([rest, again]).trimmed(growth.want)
+    assert candidates is not None, "nodes with rows have candidates"
+    return candidates
+
+
+def _short(growth: Growth, asked: Indices, candidates: Candidates | None) -> Indices:
+    """Return the nodes of which too few rows are known."""
+    known = np.zeros(growth.router.n_nodes, np.int64)
     if candidates is not None:
-        known += np.bincount(candidates.nodes, minlength=n_nodes)
-    short = asked[known[asked] < np.minimum(growth.want[asked], growth.sizes[asked])]
-    if len(short) == 0:
-        assert candidates is not None, "nodes with rows have candidates"
-        return candidates
-    wanted = _wanted(growth, short, growth.sizes / 2.0)  # there is no third time
-    task = Task(
-        family=growth.family,
-        router=growth.router,
-        before=codes_for(growth.step),
-        after=None,
-        counted=n_nodes,
-        wanted=wanted,
-        digests=growth.digests,
-    )
-    again = run_sweep(matrix, task, "completing samples").candidates
-    assert again is not None, "nodes with rows have candidates"
-    if candidates is None:
-        return again
-    rest = candidates.take(np.flatnonzero(~np.isin(candidates.nodes, short)))
-    return join([rest, again]).trimmed(growth.want)
+        known += np.bincount(candidates.nodes, minlength=len(known))
+    return asked[known[asked] < np.minimum(growth.want[asked], growth.sizes[asked])]
 
 
 def _all_candidates(matrix: Matrix, wanted: Wanted, family: Family, seen: Seen) -> Candidates:

@@ -160,7 +160,7 @@ def sweep(span: Span, task: Task) -> SpanResult:
         digest_rows(digest, rows.block, rows.keys)
         here = slice(rows.start - span.start, rows.start - span.start + len(rows.keys))
         nodes = None if before is None else before[here]
-        ends = task.router.place(rows.block, rows.keys, nodes)
+        ends = task.router.place(rows.block, rows.start, nodes)
         groups = np.maximum(ends - task.counted, -1)
         stats += task.family.accumulate(rows.block, groups, n_counted)
         numerics.note_first_rows(groups, rows.start, first_rows)

@@ -15,16 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.families import Family
-from distclust.seeding import Keys, path_salt, salted_hashes
 from distclust.trees.filters import Filter
 
 Indices = npt.NDArray[np.int64]
 
 ROOT = 0
-_NO_HASHES: Keys = np.empty(0, np.uint64)
-_NO_OUTCOMES: Indices = np.empty(0, np.int64)
+_NONE: Indices = np.empty(0, np.int64)
 _OF_FILTER = ("stats", "log_weights", "starts")
-_OF_SPLIT = ("children", "merges", "sampled_hashes", "sampled_outcomes")
+_OF_SPLIT = ("children", "merges", "sampled_rows", "sampled_outcomes")
 
 
 class Share(NamedTuple):
@@ -32,8 +30,8 @@ class Share(NamedTuple):
 
     filter: Filter
     merges: Indices
-    sampled_hashes: Keys = _NO_HASHES
-    sampled_outcomes: Indices = _NO_OUTCOMES
+    sampled_rows: Indices = _NONE
+    sampled_outcomes: Indices = _NONE
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,24 +47,24 @@ class Split:
     merges
         The binary tree above the children, shape (n_children - 1, 2), numbered as in
         `Structure.from_merges`.
-    sampled_hashes, sampled_outcomes
-        Rows of the sample that stay where their tree has them: ascending hashes and their
+    sampled_rows, sampled_outcomes
+        Rows of the sample that stay where their tree has them: ascending numbers and their
         children. None of them in the default mode, where the filter moves them too.
     """
 
     filter: Filter
     children: Indices
     merges: Indices
-    sampled_hashes: Keys
+    sampled_rows: Indices
     sampled_outcomes: Indices
 
-    def choose(self, block: Any, hashes: Keys | None) -> Indices:
-        """Return the child of every row; rows with `hashes` may be of the sample."""
+    def choose(self, block: Any, numbers: Indices | None) -> Indices:
+        """Return the child of every row; rows with `numbers` may be of the sample."""
         chosen = self.filter.choose(block)
-        if hashes is not None and len(self.sampled_hashes):
-            place = np.searchsorted(self.sampled_hashes, hashes)
-            place = np.minimum(place, len(self.sampled_hashes) - 1)
-            is_sampled = self.sampled_hashes[place] == hashes
+        if numbers is not None and len(self.sampled_rows):
+            place = np.searchsorted(self.sampled_rows, numbers)
+            place = np.minimum(place, len(self.sampled_rows) - 1)
+            is_sampled = self.sampled_rows[place] == numbers
             chosen[is_sampled] = self.sampled_outcomes[place[is_sampled]]
         return self.children[chosen]
 
@@ -82,7 +80,7 @@ class Router:
     splits
         How each split node is divided.
     seed
-        Of the hashes of sampled rows.
+        Of the hashes by which samples of nodes are drawn.
     """
 
     paths: tuple[str, ...]
@@ -127,11 +125,11 @@ class Router:
             kept = np.flatnonzero(~is_empty[split.children])
             if len(kept):
                 parts = split.filter.only(kept), split.children[kept], split.merges
-                splits[node] = Split(*parts, _NO_HASHES, _NO_OUTCOMES)
+                splits[node] = Split(*parts, _NONE, _NONE)
         return Router(self.paths, splits, self.seed)
 
     def place(
-        self, block: Any, keys: Keys | None = None, nodes: npt.NDArray[Any] | None = None
+        self, block: Any, start: int | None = None, nodes: npt.NDArray[Any] | None = None
     ) -> Indices:
         """Return the node where each row ends, shape (n,).
 
@@ -139,8 +137,8 @@ class Router:
         ----------
         block
             Rows, dense or CSR.
-        keys
-            Keys of fitted rows, which may be of a sample; None for new rows.
+        start
+            Number of the first of fitted rows, which may be of a sample; None for new rows.
         nodes
             Where the rows are already, shape (n,); by default the root.
         """
@@ -148,17 +146,11 @@ class Router:
         moving = np.flatnonzero(self.is_split[ends])
         while len(moving):
             for node, rows in _grouped(ends[moving], moving):
-                ends[rows] = self._choose(node, block, keys, rows)
+                part = block if len(rows) == block.shape[0] else block[rows]
+                numbers = None if start is None else start + rows
+                ends[rows] = self.splits[node].choose(part, numbers)
             moving = moving[self.is_split[ends[moving]]]
         return ends
-
-    def _choose(self, node: int, block: Any, keys: Keys | None, rows: Indices) -> Indices:
-        split = self.splits[node]
-        everyone = len(rows) == block.shape[0]
-        hashes = None
-        if keys is not None and len(split.sampled_hashes):
-            hashes = salted_hashes(keys[rows], path_salt(self.seed, self.paths[node]))
-        return split.choose(block if everyone else block[rows], hashes)
 
     # ---- saving --------------------------------------------------------------------------
 

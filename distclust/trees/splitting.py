@@ -233,9 +233,11 @@ def _answer(
         merges_above(tree.structure, outcomes),
     )
     if not settings.moves_sampled_rows:
-        order = np.argsort(sample.hashes, kind="stable")
+        order = np.argsort(sample.positions)
         of_leaf = outcome_of_leaf(tree.structure, outcomes)
-        share = share._replace(sampled_hashes=sample.hashes[order], sampled_outcomes=of_leaf[order])
+        share = share._replace(
+            sampled_rows=sample.positions[order], sampled_outcomes=of_leaf[order]
+        )
     depth = tree.structure.depth[outcomes]
     return Answer(
         node,

@@ -547,6 +547,21 @@ def test_missing_values__go_the_same_way_again():
     np.testing.assert_array_equal(model.predict(gapped), model.labels_)
 
 
+@pytest.mark.parametrize("n_ids", [1, 2, 120])
+@pytest.mark.parametrize(
+    "options", [*TWO_WAYS, {"levels_per_pass": 1}, {"resolve": "rows"}], ids=str
+)
+def test_repeated_ids__have_equal_hashes_and_do_no_harm(options, n_ids):
+    """Tables that were stacked have such ids; no node is without a sample, and fits end."""
+    rows, _ = separated(0, (120, 80, 40))
+    table = pd.DataFrame(rows.astype(bool), index=[f"id {i % n_ids}" for i in range(240)])
+    table.columns = [f"c{i}" for i in range(40)]
+    model = RandomizedBHC(sample_size=30, check_size=10, random_state=0, **options).fit(table)
+    check_direct(model, rows)
+    if options.get("resolve") == "rows":
+        assert model.tree_.n_leaves == 240
+
+
 def test_mixed_table__is_fitted_by_a_product():
     rng = np.random.default_rng(0)
     group = rng.integers(0, 3, 300)

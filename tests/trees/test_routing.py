@@ -7,7 +7,6 @@ import pytest
 import scipy.sparse
 
 from distclust.families import Bernoulli
-from distclust.seeding import row_hashes, row_keys
 from distclust.trees.filters import Filter
 from distclust.trees.routing import ROOT, Router, Share
 
@@ -78,30 +77,27 @@ def test_place__does_not_depend_on_the_company(form, seed):
 def test_place__sampled_rows_stay_with_their_tree():
     rows = np.zeros((30, N_FEATURES), np.uint8)
     rows[:, 0] = 1  # the filter sends all of them to outcome 0
-    keys = row_keys(np.arange(30))
-    hashes = row_hashes(SEED, keys, "")
-    sampled = np.array([3, 7, 20])
-    order = np.argsort(hashes[sampled])
     share = Share(
-        filter_between(0, 1), caterpillar(2), hashes[sampled][order], np.array([1, 1, 0])[order]
+        filter_between(0, 1), caterpillar(2), np.array([103, 107, 120, 130]), np.array([1, 1, 0, 1])
     )
     router = Router.start(SEED).divided({ROOT: share})
-    ends = router.place(rows, keys)
+    ends = router.place(rows, 100)
     assert np.flatnonzero(ends == 2).tolist() == [3, 7]
     assert (router.place(rows) == 1).all()  # new rows are of no sample
-    assert (router.without(np.zeros(3, bool)).place(rows, keys) == 1).all()
+    assert (router.place(rows, 0) == 1).all()  # other rows are of no sample
+    assert (router.without(np.zeros(3, bool)).place(rows, 100) == 1).all()
 
 
-def test_place__a_sample_below_the_root_has_hashes_of_its_own_path():
+def test_place__a_sample_below_the_root_stays_too():
     rows = np.zeros((30, N_FEATURES), np.uint8)
     rows[:, [1, 3]] = 1
-    keys = row_keys(np.arange(30))
-    stays = row_hashes(SEED, keys[5:6], "/1")
+    rows[::2, [0, 1]] = rows[::2, [1, 0]]  # every other row goes elsewhere at the root
     first = Router.start(SEED).divided({ROOT: Share(filter_between(0, 1, 2), caterpillar(3))})
-    share = Share(filter_between(3, 4), caterpillar(2), stays, np.array([1]))
-    ends = first.divided({2: share}).place(rows, keys)
+    share = Share(filter_between(3, 4), caterpillar(2), np.array([5, 6]), np.array([1, 1]))
+    ends = first.divided({2: share}).place(rows, 0)
     assert np.flatnonzero(ends == 5).tolist() == [5]
-    assert (np.delete(ends, 5) == 4).all()
+    assert (ends[::2] == 1).all()
+    assert set(ends) == {1, 4, 5}
 
 
 def test_without__leads_nobody_to_an_empty_node():
@@ -118,15 +114,14 @@ def test_without__leads_nobody_to_an_empty_node():
 
 def test_arrays__bring_back_the_same_router():
     rows = np.random.default_rng(1).integers(0, 2, (200, N_FEATURES))
-    keys = row_keys(np.arange(200))
-    hashes = np.sort(row_hashes(SEED, keys[:4], ""))
-    share = Share(filter_between(5, 4), caterpillar(2), hashes, np.array([0, 1, 0, 1]))
+    sample = np.array([3, 50, 51, 199]), np.array([0, 1, 0, 1])
+    share = Share(filter_between(5, 4), caterpillar(2), *sample)
     sampled = Router.start(SEED).divided({ROOT: share})
     for router in (Router.start(3), two_level_router(), sampled):
         again = Router.from_arrays(*router.to_arrays(), FAMILY)
         assert again.paths == router.paths
         assert again.seed == router.seed
-        np.testing.assert_array_equal(again.place(rows, keys), router.place(rows, keys))
+        np.testing.assert_array_equal(again.place(rows, 0), router.place(rows, 0))
         for node, split in router.splits.items():
             np.testing.assert_array_equal(again.splits[node].merges, split.merges)
             np.testing.assert_array_equal(again.splits[node].children, split.children)
