@@ -562,6 +562,18 @@ def test_repeated_ids__have_equal_hashes_and_do_no_harm(options, n_ids):
         assert model.tree_.n_leaves == 240
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_repeated_ids__every_node_gets_its_sample(seed, monkeypatch):
+    """Three hashes for 1,200 rows: all of them may be above the limit of a node."""
+    rows, _ = separated(seed, (600, 400, 200))
+    table = pd.DataFrame(rows.astype(bool), index=[f"id {i % 3}" for i in range(1200)])
+    table.columns = [f"c{i}" for i in range(40)]
+    seen = questions_of(monkeypatch)
+    model = RandomizedBHC(sample_size=30, check_size=10, random_state=seed).fit(table)
+    check_direct(model, rows)
+    assert all(len(question.sample) >= min(10, question.n_rows) for question in seen)
+
+
 def test_mixed_table__is_fitted_by_a_product():
     rng = np.random.default_rng(0)
     group = rng.integers(0, 3, 300)
