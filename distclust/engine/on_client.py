@@ -31,6 +31,7 @@ from distclust import events
 from distclust.engine.dask_matrix import DaskMatrix, hold_in_memory
 from distclust.engine.pieces import PieceCut
 from distclust.engine.threads import grant_threads, one_blas_thread
+from distclust.engine.workers import asking_scheduler, count_threads
 from distclust.errors import ClusterError, InputError
 
 # Seconds without any worker after which waiting is given up; Dask would wait for ever.
@@ -127,7 +128,7 @@ def map_items(
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
     common = _submit(client, _hold, f"{prefix}-shared", _Shared(_seal(*shared)))
-    limit = 2 * max(1, sum(client.nthreads().values()))
+    limit = 2 * max(1, count_threads(client))
     pending: deque[Any] = deque()
     for i, item in enumerate(items):
         if len(pending) == limit:
@@ -162,7 +163,7 @@ def map_cuts(
         chunks = [matrix.chunks[j] for j in cut.chunks]
         sealed = dask.delayed(_seal(order, cut), traverse=False, pure=False)
         tasks.append(call(sealed, common, *chunks, dask_key_name=f"{prefix}-{i}"))
-    with dask.config.set(_LARGE_TASKS):
+    with dask.config.set(_LARGE_TASKS), asking_scheduler():
         pending = deque(client.compute(tasks))
     del tasks
     while pending:
@@ -196,6 +197,7 @@ def result_of(client: Any, future: Any) -> Any:
         If the scheduler or all workers were lost, or the task took its workers with it.
     """
     from distributed import KilledWorker
+    from distributed.comm import CommClosedError
 
     # Waiting and fetching in one: the last worker may die between the two.
     fetching = asyncio.run_coroutine_threadsafe(
@@ -210,7 +212,7 @@ def result_of(client: Any, future: Any) -> Any:
             "several that died of it",
             "See the workers' logs; most often they need more memory each.",
         ) from error
-    except CancelledError as error:
+    except (CancelledError, CommClosedError) as error:
         raise ClusterError(
             f"task {future.key}",
             "the scheduler to keep it",
@@ -255,7 +257,7 @@ def _patience_seconds() -> float:
 
 def _check_workers(client: Any, since: float | None, patience: float) -> float | None:
     """Return since when there has been no worker, or give up."""
-    if client.nthreads():
+    if count_threads(client):
         return None
     now = time.monotonic()
     if since is not None and now - since > patience:
@@ -271,7 +273,7 @@ def _check_workers(client: Any, since: float | None, patience: float) -> float |
 def _submit(client: Any, function: Callable[..., Any], key: str, *args: Any) -> Any:
     import dask
 
-    with dask.config.set(_LARGE_TASKS):
+    with dask.config.set(_LARGE_TASKS), asking_scheduler():
         return client.submit(function, *args, key=key, pure=False)
 
 
@@ -292,7 +294,7 @@ def _send(client: Any, value: Any, matrices: list[Any]) -> Any:
     sealed = dask.delayed(_seal(*facts), traverse=False, pure=False)
     chunks = [value.chunks[j] for j in facts[0].chunks]
     task = gather(sealed, *chunks, dask_key_name=_task_prefix("gather_rows"))
-    with dask.config.set(_LARGE_TASKS):
+    with dask.config.set(_LARGE_TASKS), asking_scheduler():
         matrices.append(client.compute(task))
     return _Slot(len(matrices) - 1)
 

@@ -2,20 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
+from collections.abc import Iterator
 from typing import Any
 
 from distclust.engine.sessions import current_client, is_started_here, local_threads
-from distclust.errors import CapacityError
+from distclust.errors import CapacityError, ClusterError
 
 _SHARE_OF_MEMORY = 0.8  # of what is free; the rest is for everybody else
 
 
+@contextlib.contextmanager
+def asking_scheduler() -> Iterator[None]:
+    """Say in a sentence that the scheduler is gone; Dask says it in several ways."""
+    from distributed.client import ClosedClientError
+
+    try:
+        yield
+    except (OSError, ClosedClientError) as error:  # a closed connection is an OSError
+        raise ClusterError(
+            "the Dask cluster",
+            "the scheduler to answer",
+            f"none: {error}",
+            "Start the scheduler again and repeat.",
+        ) from error
+
+
 def worker_facts(client: Any) -> dict[str, dict[str, Any]]:
     """Return what the scheduler knows of every worker, by address."""
-    # All of them by request: some releases of Dask tell of five.
-    facts: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
+    with asking_scheduler():
+        # All of them by request: some releases of Dask tell of five.
+        facts: dict[str, dict[str, Any]] = client.scheduler_info(n_workers=-1)["workers"]
     return facts
+
+
+def count_threads(client: Any) -> int:
+    """Return the threads of all workers."""
+    with asking_scheduler():
+        return sum(client.nthreads().values())
 
 
 def check_worker_memory(needed_bytes: float, where: str, what: str) -> None:
