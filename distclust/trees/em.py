@@ -59,7 +59,7 @@ class Sweeps:
         Statistics of the clusters after the best pass (before the first: of the seeds),
         shape (n_seeds, p).
     first_rows
-        Number of each cluster's first row.
+        Number of each cluster's first row (before the first pass: of the seed itself).
     best_step
         The pass after which J was highest.
     path
@@ -121,7 +121,7 @@ class EM(Method[Sweeps | Growth]):
             digests=ground.digests,
             step=0,
             stats=stats,
-            first_rows=np.zeros(len(stats), np.int64),
+            first_rows=ground.candidates.positions[: len(stats)],
             best_step=0,
             path=np.empty(0),
         )
@@ -153,8 +153,7 @@ class EM(Method[Sweeps | Growth]):
     def finish(self, state: Sweeps | Growth) -> Finished:
         """Put the tree together."""
         if isinstance(state, Growth):
-            found = self._refining.finish(state)
-            return replace(found, facts=found.facts | {"objective": []})
+            return self._refining.finish(state)
         assert state.merges is not None, "the tree is made before the end"
         used = np.flatnonzero(state.stats[:, 0] > 0)
         order = np.argsort(state.first_rows[used], kind="stable")
@@ -242,7 +241,6 @@ def plant_seeds(ground: Ground, settings: Settings) -> tuple[Family, Floats]:
     if family.scale_grid:
         search = SearchPlan(mixing=settings.mixing, threads=local_threads())
         family = fit_tree(family, stats, search, LearningPlan()).family
-        stats = family.accumulate(rows, np.arange(n_seeds), n_seeds)
     return family, stats
 
 
@@ -268,6 +266,7 @@ def _sweep(
         before=codes_for(state.step) if state.step else None,
         after=codes_for(step),
         digests=state.digests,
+        seed_rows=state.first_rows if step == 1 else np.empty(0, np.int64),
     )
     stage = "rows to seeds" if step == 1 else f"sweep {step - 1} of {n_sweeps}"
     swept = run_sweep_of_clusters(matrix, task, stage)
@@ -333,6 +332,7 @@ def _as_growth(state: Sweeps, settings: Settings) -> Growth:
         expected=np.append(0.0, sizes.astype(np.float64)),
         exact=dict[int, Exact](),
         digests=state.digests,
+        objective=tuple(state.path.tolist()),
     )
 
 

@@ -98,6 +98,8 @@ class Growth:
         Rows on which filters were compared, and on how many they disagreed.
     n_unresolved
         Leaves that would split further.
+    objective
+        What sweeps reached before, where clusters came from them.
     """
 
     family: Family
@@ -114,6 +116,7 @@ class Growth:
     digests: Digests
     compared: tuple[int, int] = (0, 0)
     n_unresolved: int = 0
+    objective: tuple[float, ...] = ()
 
     @property
     def is_complete(self) -> bool:
@@ -415,6 +418,7 @@ def to_arrays(growth: Growth) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any
         "exact": sorted(growth.exact),
         "compared": list(growth.compared),
         "n_unresolved": growth.n_unresolved,
+        "objective": list(growth.objective),
     }
     arrays: dict[str, npt.NDArray[Any]] = {"digests": growth.digests}
     arrays |= {name: getattr(growth, name) for name in _BY_NODE}
@@ -444,5 +448,6 @@ def from_arrays(
         digests=arrays["digests"],
         compared=(int(facts["compared"][0]), int(facts["compared"][1])),
         n_unresolved=int(facts["n_unresolved"]),
+        objective=tuple(facts["objective"]),
         **{name: arrays[name] for name in _BY_NODE},
     )

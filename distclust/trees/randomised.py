@@ -81,6 +81,7 @@ class RandomisedBHC(Method[Growth]):
                 "n_compared": state.compared[0],
                 "n_disagreeing": state.compared[1],
                 "n_unresolved": state.n_unresolved,
+                "objective": list(state.objective),
             },
         )
 

@@ -1,7 +1,7 @@
 r"""EM sweeps: each row moves to the cluster it is likeliest in, statistics frozen meanwhile.
 
 Algorithm 3.6 of the thesis in the form of spec section 4. A row that is in no cluster yet goes
-to the seed under which it is likeliest; in a sweep row i compares
+to the seed under which it is likeliest, a seed to itself; in a sweep row i compares
 
 .. math:: s_{ic} = \log n_c + \log p(x_i \mid D_c), \qquad
           s_{iz} = \log (n_z - 1) + \log p(x_i \mid D_z \setminus x_i)
@@ -191,6 +191,8 @@ class SweepTask:
         Where codes after it are kept.
     digests
         What each span was when it was first seen.
+    seed_rows
+        Rows that the first pass leaves where they are: the seeds, in their order.
     """
 
     clusters: Clusters
@@ -199,6 +201,7 @@ class SweepTask:
     before: Codes | None
     after: Codes
     digests: Digests
+    seed_rows: Indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,6 +227,9 @@ def sweep_span(span: Span, task: SweepTask) -> tuple[int, Swept, Any]:
         digest_rows(digest, rows.block, rows.keys)
         if before is None:
             chosen = clusters.nearest(rows.block)
+            places = task.seed_rows - rows.start
+            seeds_here = np.flatnonzero((places >= 0) & (places < len(chosen)))
+            chosen[places[seeds_here]] = seeds_here
             n_moved += len(chosen)
         else:
             first = rows.start - span.start

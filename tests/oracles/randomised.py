@@ -160,14 +160,14 @@ class Model:
         return smallest_hashes(rows, hashes, n_seeds)
 
     def nearest_seed(self, seeds: list[int]) -> list[int]:
-        """Cluster of every row, by its number among the seeds."""
+        """Cluster of every row, by its number among the seeds, which stay where they are."""
         stats = self.family.accumulate(self.rows[seeds], np.arange(len(seeds)), len(seeds))
         log_f = self.family.log_marginal(stats)
         found = []
-        for row in self.rows:
+        for i, row in enumerate(self.rows):
             own = self.family.accumulate(row[None], np.zeros(1, int), 1)
-            # A seed is compared with its own copy, so statistics are added and not sets.
-            found.append(_last_highest(self.family.log_marginal(stats + own) - log_f))
+            likeliest = _last_highest(self.family.log_marginal(stats + own) - log_f)
+            found.append(seeds.index(i) if i in seeds else likeliest)
         return found
 
     def sweep(self, labels: list[int], n_clusters: int) -> list[int]:

@@ -265,6 +265,7 @@ def test_resolved_rows__stay_in_their_clusters(seed):
     coarse = EMBHC(sample_size=20, random_state=seed).fit(rows)
     fine = EMBHC(sample_size=20, resolve="rows", random_state=seed).fit(rows)
     nodes = {frozenset(fine.tree_.rows(k).tolist()) for k in range(fine.tree_.n_nodes)}
+    np.testing.assert_array_equal(fine.objective_path_, coarse.objective_path_)
     for node in range(coarse.tree_.n_nodes):
         assert frozenset(coarse.tree_.rows(node).tolist()) in nodes
 
