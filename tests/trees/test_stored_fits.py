@@ -26,6 +26,7 @@ from distclust.errors import (
 )
 from distclust.store.checkpoints import CHECKPOINTS, Checkpoints
 from distclust.store.codes import StoredCodes
+from distclust.store.drafts import Draft
 from distclust.store.results import ResultsStore
 from distclust.store.shelf import DRAFTS, Shelf
 from distclust.store.stored_matrix import StoredMatrix
@@ -463,7 +464,7 @@ def test_resume__passes_that_were_saved_are_not_done_again(
         (StoredCodes, "keep", 5),  # the second span of the second pass
         (Checkpoints, "save", 3),
         (fits, "write_chunk", 1),  # the only chunk of labels
-        (stored_fits, "write_model", 1),
+        (Draft, "write_archive", 1),  # the model
         (Shelf, "publish", 1),
     ],
 )
