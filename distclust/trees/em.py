@@ -184,8 +184,8 @@ class EM(Method[Sweeps | Growth]):
         )
 
     def step_of(self, state: Sweeps | Growth) -> int:
-        """Return how many passes moved rows."""
-        return state.step
+        """Return the number of the codes after the last pass."""
+        return self._refining.step_of(state) if isinstance(state, Growth) else state.step
 
     def to_arrays(
         self, state: Sweeps | Growth

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from distclust.families import Bernoulli, Family, is_sparse
 from distclust.trees import _filter_numerics as numerics
+from distclust.trees.components import Components, dense, of_nodes, take
 from distclust.trees.evaluate import Evaluation, log_reach_probability
 from distclust.trees.structure import Structure
 
@@ -53,8 +54,8 @@ class Filter:
     ----------
     family
         Resolved.
-    stats
-        Statistics of the components, shape (components, p), those of an outcome together.
+    components
+        Their statistics, those of an outcome together.
     log_weights
         Shape (components,).
     starts
@@ -62,9 +63,14 @@ class Filter:
     """
 
     family: Family
-    stats: Floats
+    components: Components
     log_weights: Floats
     starts: Indices
+
+    @property
+    def stats(self) -> Floats:
+        """Statistics of the components, shape (components, p); made anew where they are sums."""
+        return dense(self.components)
 
     @property
     def n_outcomes(self) -> int:
@@ -85,8 +91,11 @@ class Filter:
 
     def scores(self, block: Any) -> Floats:
         """Return log scores of all outcomes, shape (n, n_outcomes)."""
-        joint = self.family.log_predictive(block, self.stats) + self.log_weights
-        if self.n_outcomes == len(self.stats):
+        return self._scores(block, self.stats)
+
+    def _scores(self, block: Any, stats: Floats) -> Floats:
+        joint = self.family.log_predictive(block, stats) + self.log_weights
+        if self.n_outcomes == len(stats):
             return np.asarray(joint)
         scores = np.empty((len(joint), self.n_outcomes))
         numerics.add_up_outcomes(joint, self.starts, scores)
@@ -99,15 +108,16 @@ class Filter:
         kept = np.concatenate([np.arange(*self.starts[g : g + 2]) for g in outcomes.tolist()])
         counts = np.diff(self.starts)[outcomes]
         starts = np.concatenate([[0], np.cumsum(counts)])
-        return Filter(self.family, self.stats[kept], self.log_weights[kept], starts)
+        return Filter(self.family, take(self.components, kept), self.log_weights[kept], starts)
 
     def _decide(self, block: Any) -> Indices:
         n_rows = block.shape[0]
         chosen = np.empty(n_rows, np.int64)
-        step = rows_at_once(block, len(self.stats))
+        stats = self.stats
+        step = rows_at_once(block, len(stats))
         for start in range(0, n_rows, step):
             part = slice(start, start + step)
-            numerics.last_highest(self.scores(block[part]), chosen[part])
+            numerics.last_highest(self._scores(block[part], stats), chosen[part])
         return chosen
 
     @functools.cached_property
@@ -285,7 +295,7 @@ def make_filter(
         counts.append(len(below))
     return Filter(
         family,
-        sample.stats[np.concatenate(nodes)],
+        of_nodes(structure, sample.stats, np.concatenate(nodes)),
         np.concatenate(log_weights),
         np.concatenate([[0], np.cumsum(counts)]),
     )

@@ -94,7 +94,7 @@ class Method(ABC, Generic[State]):
 
     @abstractmethod
     def step_of(self, state: State) -> int:
-        """Return how many passes moved rows."""
+        """Return the number of the codes after the last pass."""
 
     @abstractmethod
     def to_arrays(self, state: State) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -161,8 +161,8 @@ def fit_beside(method: Method[Any], matrix: Matrix, draft: Draft) -> Finished:
         number += 1
         _save(method, state, draft, number)
         step = method.step_of(state)
-        if step > 2:  # the state before this one may still be needed
-            codes_beside(draft, step - 2).remove()
+        if step > 3:  # the state before this one, two numbers back at most, may be needed
+            codes_beside(draft, step - 3).remove()
     return method.finish(state)
 
 

@@ -123,6 +123,14 @@ class Growth:
         """Whether every row is where it stays."""
         return not (self.sizes == _UNKNOWN).any()
 
+    def codes_number(self, step: int) -> int:
+        """Return the number of the codes after a pass.
+
+        After sweeps it skips one, which the codes of a rejected last sweep have.
+        """
+        n_swept = len(self.objective)
+        return step + 1 if 0 < n_swept < step else step
+
     @property
     def new_nodes(self) -> Indices:
         """Nodes that wait for their rows."""
@@ -214,8 +222,8 @@ def grow(matrix: Matrix, growth: Growth, settings: Settings, codes_for: CodesFor
     task = Task(
         family=growth.family,
         router=growth.router,
-        before=codes_for(growth.step) if growth.step else None,
-        after=codes_for(step),
+        before=codes_for(growth.codes_number(growth.step)) if growth.step else None,
+        after=codes_for(growth.codes_number(step)),
         counted=int(new[0]),
         wanted=wanted,
         digests=growth.digests,
@@ -353,7 +361,7 @@ def _completed(
         task = Task(
             family=growth.family,
             router=growth.router,
-            before=codes_for(growth.step),
+            before=codes_for(growth.codes_number(growth.step)),
             after=None,
             counted=growth.router.n_nodes,
             wanted=_wanted(growth, short, at_least),

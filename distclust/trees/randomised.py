@@ -69,7 +69,7 @@ class RandomisedBHC(Method[Growth]):
             stats=found.stats,
             log_marginal=found.log_marginal,
             first_rows=found.first_rows,
-            step=state.step,
+            step=state.codes_number(state.step),
             leaf_of_code=found.leaf_of_node,
             row_leaves=found.row_leaves,
             router=router,
@@ -86,8 +86,8 @@ class RandomisedBHC(Method[Growth]):
         )
 
     def step_of(self, state: Growth) -> int:
-        """Return how many passes moved rows."""
-        return state.step
+        """Return the number of the codes after the last pass."""
+        return state.codes_number(state.step)
 
     def to_arrays(self, state: Growth) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
         """Return a state as JSON values and arrays."""

@@ -15,13 +15,15 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.families import Family
+from distclust.store.archive import with_prefix
+from distclust.trees import components
 from distclust.trees.filters import Filter
 
 Indices = npt.NDArray[np.int64]
 
 ROOT = 0
 _NONE: Indices = np.empty(0, np.int64)
-_OF_FILTER = ("stats", "log_weights", "starts")
+_OF_FILTER = ("log_weights", "starts")
 _OF_SPLIT = ("children", "merges", "sampled_rows", "sampled_outcomes")
 
 
@@ -163,6 +165,9 @@ class Router:
             arrays |= _listed(name, [getattr(self.splits[k].filter, name) for k in nodes])
         for name in _OF_SPLIT:
             arrays |= _listed(name, [getattr(self.splits[k], name) for k in nodes])
+        for node in nodes:
+            parts = components.to_arrays(self.splits[node].filter.components)
+            arrays |= {f"{node}.{name}": part for name, part in parts.items()}
         return facts, arrays
 
     @classmethod
@@ -170,12 +175,13 @@ class Router:
         cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], family: Family
     ) -> Router:
         """Inverse of `to_arrays`."""
+        nodes = facts["split"]
         of_filter = zip(*(_unlisted(name, arrays) for name in _OF_FILTER), strict=True)
         of_split = zip(*(_unlisted(name, arrays) for name in _OF_SPLIT), strict=True)
-        splits = {
-            node: Split(Filter(family, *parts), *others)
-            for node, parts, others in zip(facts["split"], of_filter, of_split, strict=True)
-        }
+        splits = {}
+        for node, parts, others in zip(nodes, of_filter, of_split, strict=True):
+            held = components.from_arrays(with_prefix(arrays, f"{node}."), family.n_statistics)
+            splits[node] = Split(Filter(family, held, *parts), *others)
         return cls(tuple(facts["paths"]), splits, int(facts["seed"]))
 
 
