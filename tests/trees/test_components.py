@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import scipy.sparse
 
 from distclust import RandomizedBHC, load
+from distclust.errors import ConstantColumnsWarning
 from distclust.trees import components
 from distclust.trees.components import SparseSums, dense, of_nodes, take
 from distclust.trees.structure import Structure
@@ -58,13 +61,17 @@ def test_fit__wide_sparse_rows_are_placed_as_with_dense_components(family, monke
     shares = rng.dirichlet(np.full(1500, 0.02), 6)
     rows = rng.multinomial(40, shares[rng.integers(0, 6, 600)])
     rows = scipy.sparse.csr_array(np.minimum(rows, 1) if family == "bernoulli" else rows)
-    model = RandomizedBHC(sample_size=80, family=family, random_state=0).fit(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantColumnsWarning)
+        model = RandomizedBHC(sample_size=80, family=family, random_state=0).fit(rows)
     held = [split.filter.components for split in model._router.splits.values()]
     assert any(isinstance(part, SparseSums) for part in held)
     model.save(tmp_path / "m.model")
     np.testing.assert_array_equal(load(tmp_path / "m.model").predict(rows), model.labels_)
     monkeypatch.setattr(components, "_WIDE", 10**9)
-    other = RandomizedBHC(sample_size=80, family=family, random_state=0).fit(rows)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantColumnsWarning)
+        other = RandomizedBHC(sample_size=80, family=family, random_state=0).fit(rows)
     assert all(isinstance(s.filter.components, np.ndarray) for s in other._router.splits.values())
     np.testing.assert_array_equal(other.labels_, model.labels_)
     assert other.tree_.to_json() == model.tree_.to_json()
