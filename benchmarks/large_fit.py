@@ -1,7 +1,7 @@
 """One fit of a store in a process of its own, watched: ``python -m benchmarks.large_fit``.
 
 Prints JSON: seconds of the fit (compiled functions loaded before by a small fit), of its
-stages, peak of resident memory of this process and of each worker.
+stages and, if asked, peak of resident memory of this process and of each worker.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _POLL_SECONDS = 0.1  # looking for processes takes time that the fit would have
 class Watch:
     """Peak of resident memory of this process and its workers, seconds of each stage."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: bool) -> None:
+        self.memory = memory
         self.client = 0
         self.workers: dict[int, int] = {}
         self.stages: dict[str, float] = {}
@@ -38,12 +39,14 @@ class Watch:
         self._thread = threading.Thread(target=self._poll, daemon=True)
 
     def __enter__(self) -> Watch:
-        self._thread.start()
+        if self.memory:
+            self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
-        self._thread.join()
+        if self.memory:
+            self._thread.join()
 
     def note(self, event: events.Event) -> None:
         """Remember when a stage began and ended."""
@@ -81,6 +84,7 @@ def main() -> None:
     parser.add_argument("results")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--memory", action="store_true", help="watch it, which costs time")
     parser.add_argument("--parameters", type=json.loads, default={})
     options = parser.parse_args()
     kind = getattr(distclust, options.method)
@@ -89,7 +93,7 @@ def main() -> None:
     if options.workers:
         place = {"workers": options.workers, "threads": 1, "memory_limit": None}
     shutil.rmtree(options.results, ignore_errors=True)
-    with distclust.connect(where, **place), Watch() as watch:
+    with distclust.connect(where, **place), Watch(options.memory) as watch:
         warm_up(kind, where)
         model = kind(random_state=0, **options.parameters)
         with events.listen(watch.note):

@@ -112,7 +112,7 @@ def _measured(run: Run, n_clusters: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         distclust.ingest(X, f"{folder}/rows.zarr")
         del X
-        options = ("--workers", str(run.workers))
+        options = ("--workers", str(run.workers), "--memory")
         return fit_apart("RandomizedBHC", f"{folder}/rows.zarr", folder, *options)
 
 

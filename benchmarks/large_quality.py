@@ -49,9 +49,9 @@ class Hierarchies:
 
 
 def make_hierarchies(size: Size) -> Hierarchies:
-    """A hundred thousand rows, three draws."""
+    """Sixty thousand rows, two draws."""
     if size == "full":
-        return Hierarchies(100_000, 2000, (0, 1, 2))
+        return Hierarchies(60_000, 2000, (0, 1))
     return Hierarchies(1500, 200, (0,))
 
 
@@ -283,6 +283,7 @@ def _tiled(text: Text) -> dict[str, Any]:
             folder,
             "--parameters",
             '{"family": "multinomial", "sample_size": 1024}',
+            "--memory",
         )
     return {"rows": text.tiled_rows, "nonzeros": nonzeros, **seen}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import math
 import os
 import queue
@@ -31,7 +32,7 @@ from distclust import events
 from distclust.engine.dask_matrix import DaskMatrix, hold_in_memory
 from distclust.engine.pieces import PieceCut
 from distclust.engine.threads import grant_threads, one_blas_thread
-from distclust.engine.workers import asking_scheduler, count_threads
+from distclust.engine.workers import asking_scheduler, count_threads, list_threads
 from distclust.errors import ClusterError, InputError
 
 # Seconds without any worker after which waiting is given up; Dask would wait for ever.
@@ -40,6 +41,7 @@ NO_WORKERS_SECONDS = 60.0
 
 _QUIET_POLL_SECONDS = 5.0
 _EVENT_POLL_SECONDS = 0.1
+_TURNS_SECONDS = 2.0  # after so long somebody looks which workers there are
 _LARGE_TASKS = {"distributed.admin.large-graph-warning-threshold": "1 TB"}
 
 _event_queues: weakref.WeakKeyDictionary[Any, queue.SimpleQueue[events.Event]] = (
@@ -129,14 +131,36 @@ def map_items(
     prefix = _task_prefix(name)
     common = _submit(client, _hold, f"{prefix}-shared", _Shared(_seal(*shared)))
     limit = 2 * max(1, count_threads(client))
+    turns = _Turns(client)
     pending: deque[Any] = deque()
     for i, item in enumerate(items):
         if len(pending) == limit:
             yield _open(client, pending.popleft())
         sealed = _seal(order, item)
-        pending.append(_submit(client, _call_item, f"{prefix}-{i}", sealed, common))
+        key = f"{prefix}-{i}"
+        pending.append(_submit(client, _call_item, key, sealed, common, worker=turns.next()))
     while pending:
         yield _open(client, pending.popleft())
+
+
+class _Turns:
+    """Workers in turn, as often as they have threads.
+
+    Dask would send short tasks to where the shared value lies, all of them to one worker. A
+    worker that is gone is no harm: Dask then chooses another.
+    """
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._looked = -math.inf
+        self._workers: Iterator[str] = iter(())
+
+    def next(self) -> str | None:
+        """Return the next worker, or None while there is none."""
+        if time.monotonic() - self._looked > _TURNS_SECONDS:
+            self._looked = time.monotonic()
+            self._workers = itertools.cycle(list_threads(self._client))
+        return next(self._workers, None)
 
 
 def map_cuts(
@@ -270,11 +294,14 @@ def _check_workers(client: Any, since: float | None, patience: float) -> float |
     return now if since is None else since
 
 
-def _submit(client: Any, function: Callable[..., Any], key: str, *args: Any) -> Any:
+def _submit(
+    client: Any, function: Callable[..., Any], key: str, *args: Any, worker: str | None = None
+) -> Any:
     import dask
 
+    place = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
     with dask.config.set(_LARGE_TASKS), asking_scheduler():
-        return client.submit(function, *args, key=key, pure=False)
+        return client.submit(function, *args, key=key, pure=False, **place)
 
 
 def _task_prefix(name: str) -> str:

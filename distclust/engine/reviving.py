@@ -6,9 +6,24 @@ before it is up, the keeper gives up, and the cluster shrinks for good.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 REVIVE_SECONDS = 2.0
+
+# Dask tells its workers to give freed memory back at once, and with that every block that
+# is read gets new pages, which the kernel clears: a third of the time of a pass.
+_ALLOCATION = {
+    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**27,
+    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**25,
+}
+
+
+def reused_memory() -> contextlib.AbstractContextManager[object]:
+    """Let workers that are started in this context use freed memory again."""
+    import dask
+
+    return dask.config.set(_ALLOCATION)  # type: ignore[no-any-return]
 
 
 def keep_workers_alive(cluster: Any) -> None:
@@ -32,4 +47,5 @@ def _revive(cluster: Any) -> None:
         if keeper.status in (Status.closed, Status.failed):
             del cluster.workers[name]
     if cluster.workers.keys() != cluster.worker_spec.keys():
-        cluster.scale(len(cluster.worker_spec))  # starts those that are not there
+        with reused_memory():
+            cluster.scale(len(cluster.worker_spec))  # starts those that are not there

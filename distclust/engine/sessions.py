@@ -12,7 +12,7 @@ import warnings
 from typing import Any, Self
 
 from distclust._version import __version__
-from distclust.engine.reviving import keep_workers_alive
+from distclust.engine.reviving import keep_workers_alive, reused_memory
 from distclust.engine.threads import allowed_cores, granted_threads
 from distclust.errors import ClusterError, InputError
 from distclust.validation import check_integer, check_real
@@ -244,15 +244,16 @@ def _start_local(
     n_threads = threads or 1
     n_workers = workers or max(1, allowed_cores() // n_threads)
     has_dashboard = importlib.util.find_spec("bokeh") is not None
-    cluster = LocalCluster(
-        n_workers=n_workers,
-        threads_per_worker=n_threads,
-        memory_limit=memory_limit,
-        host="127.0.0.1",
-        dashboard_address="127.0.0.1:0",  # without one Dask would try port 8787 and warn
-        worker_dashboard_address="127.0.0.1:0",
-        scheduler_kwargs={"dashboard": has_dashboard, "allowed_failures": ALLOWED_FAILURES},
-    )
+    with reused_memory():
+        cluster = LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=n_threads,
+            memory_limit=memory_limit,
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",  # without one Dask would try port 8787 and warn
+            worker_dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": has_dashboard, "allowed_failures": ALLOWED_FAILURES},
+        )
     keep_workers_alive(cluster)
     return Session("local", Client(cluster), cluster, has_dashboard=has_dashboard)
 

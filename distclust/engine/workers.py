@@ -39,8 +39,15 @@ def worker_facts(client: Any) -> dict[str, dict[str, Any]]:
 
 def count_threads(client: Any) -> int:
     """Return the threads of all workers."""
+    return len(list_threads(client))
+
+
+def list_threads(client: Any) -> list[str]:
+    """Return the address of every thread's worker, all workers before any comes again."""
     with asking_scheduler():
-        return sum(client.nthreads().values())
+        threads: dict[str, int] = client.nthreads()
+    rounds = range(max(threads.values(), default=0))
+    return [address for i in rounds for address, n in sorted(threads.items()) if i < n]
 
 
 def check_worker_memory(needed_bytes: float, where: str, what: str) -> None:

@@ -55,8 +55,8 @@ from distclust.trees.splitting import (
     Exact,
     Question,
     Settings,
-    examine,
     examine_root,
+    examine_some,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -66,6 +66,7 @@ MAX_PASSES = 16
 HELD_OUT = 256  # rows beside the first sample on which filters are compared
 
 _UNKNOWN = -1
+_QUESTIONS_A_TASK = 8  # a test takes milliseconds, as long as a task costs
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,11 +255,10 @@ def ask(
         make_question(k, int(growth.levels[k]), int(sizes[k]), candidates.of(k))
         for k in asked.tolist()
     ]
-    answers = list(
-        map_ordered(
-            examine, questions, growth.family, settings, stage=f"testing leaves, pass {step}"
-        )
-    )
+    some = [questions[i : i + _QUESTIONS_A_TASK] for i in range(0, len(asked), _QUESTIONS_A_TASK)]
+    stage = f"testing leaves, pass {step}"
+    answered = map_ordered(examine_some, some, growth.family, settings, stage=stage)
+    answers = [answer for part in answered for answer in part]
     if step >= MAX_PASSES and settings.moves_sampled_rows:
         n_left = sum(answer.share is not None for answer in answers)
         answers = [answer for answer in answers if answer.share is None]
