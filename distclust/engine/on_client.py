@@ -125,22 +125,28 @@ def map_items(
     items: Iterable[tuple[Any, ...]],
     shared: tuple[Any, ...],
     name: str,
+    ahead: int = 2,
 ) -> Iterator[Any]:
-    """Yield ``function(*item, *shared)`` in order, twice the cluster's threads ahead."""
+    """Yield ``function(*item, *shared)`` in order, `ahead` times the cluster's threads ahead."""
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
     common = _submit(client, _hold, f"{prefix}-shared", _Shared(_seal(*shared)))
-    limit = 2 * max(1, count_threads(client))
+    limit = ahead * max(1, count_threads(client))
     turns = _Turns(client)
-    pending: deque[Any] = deque()
-    for i, item in enumerate(items):
-        if len(pending) == limit:
-            yield _open(client, pending.popleft())
-        sealed = _seal(order, item)
-        key = f"{prefix}-{i}"
-        pending.append(_submit(client, _call_item, key, sealed, common, worker=turns.next()))
-    while pending:
-        yield _open(client, pending.popleft())
+    pending: deque[_Fetch] = deque()
+    try:
+        for i, item in enumerate(items):
+            if len(pending) == limit:
+                yield _opened(client, pending.popleft())
+            sealed = _seal(order, item)
+            key = f"{prefix}-{i}"
+            task = _submit(client, _call_item, key, sealed, common, worker=turns.next())
+            pending.append(_Fetch(client, task))  # results come while others are worked on
+        while pending:
+            yield _opened(client, pending.popleft())
+    finally:
+        for fetch in pending:
+            fetch.cancel()
 
 
 class _Turns:
@@ -207,13 +213,39 @@ def run_on_client(
     return _open(client, _submit(client, _call_run, key, sealed, *matrices))
 
 
-def _open(client: Any, future: Any) -> Any:
-    (value,) = result_of(client, future).open()
+class _Fetch:
+    """The value of a task on its way here: waiting and fetching in one.
+
+    The last worker may die between the two.
+    """
+
+    def __init__(self, client: Any, task: Any) -> None:
+        self.task = task  # holds on to it
+        self.future: Future[Any] = asyncio.run_coroutine_threadsafe(
+            client.gather(task, asynchronous=True), client.loop.asyncio_loop
+        )
+
+    def cancel(self) -> None:
+        """Give up waiting."""
+        self.future.cancel()
+
+
+def _open(client: Any, task: Any) -> Any:
+    return _opened(client, _Fetch(client, task))
+
+
+def _opened(client: Any, fetch: _Fetch) -> Any:
+    (value,) = _result(client, fetch).open()
     return value
 
 
-def result_of(client: Any, future: Any) -> Any:
-    """Return a future's value, delivering events while it is waited for.
+def result_of(client: Any, task: Any) -> Any:
+    """Return the value of a task; see `_result`."""
+    return _result(client, _Fetch(client, task))
+
+
+def _result(client: Any, fetch: _Fetch) -> Any:
+    """Return a task's value, delivering events while it is waited for.
 
     Raises
     ------
@@ -223,28 +255,24 @@ def result_of(client: Any, future: Any) -> Any:
     from distributed import KilledWorker
     from distributed.comm import CommClosedError
 
-    # Waiting and fetching in one: the last worker may die between the two.
-    fetching = asyncio.run_coroutine_threadsafe(
-        client.gather(future, asynchronous=True), client.loop.asyncio_loop
-    )
     try:
-        return _wait(client, fetching)
+        return _wait(client, fetch.future)
     except KilledWorker as error:
         raise ClusterError(
-            f"task {future.key}",
+            f"task {fetch.task.key}",
             "a worker to finish it",
             "several that died of it",
             "See the workers' logs; most often they need more memory each.",
         ) from error
     except (CancelledError, CommClosedError) as error:
         raise ClusterError(
-            f"task {future.key}",
+            f"task {fetch.task.key}",
             "the scheduler to keep it",
             "a cancelled task: the connection to the scheduler was lost",
             "Start the scheduler again and repeat.",
         ) from error
     finally:
-        fetching.cancel()
+        fetch.cancel()
 
 
 def _wait(client: Any, fetching: Future[Any]) -> Any:

@@ -49,6 +49,9 @@ class Pieces:
     cut: Callable[[Any, int], PieceCut]
 
 
+_NAMES_AHEAD = 4  # numbers of pieces take no memory, and hide how long a message takes
+
+
 def map_pieces(
     pieces: Pieces,
     indices: Sequence[int],
@@ -88,7 +91,8 @@ def _map_on_client(
         return map_cuts(client, function, matrix, cuts, shared, name)
     if matrix.travels_by_name:
         sent = (pieces.read, function, matrix, *shared)
-        return map_items(client, _read_and_call, ((i,) for i in indices), sent, name)
+        items = ((i,) for i in indices)
+        return map_items(client, _read_and_call, items, sent, name, ahead=_NAMES_AHEAD)
     arguments = (pieces.pack(matrix, i) for i in indices)
     return map_items(client, function, arguments, shared, name)
 
