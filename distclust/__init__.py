@@ -44,10 +44,10 @@ _HOMES = {
 }
 _MODULES = ("families", "metrics")
 
-__all__ = [
+__all__ = [  # noqa: RUF022  in plain order
     "BHC",
-    "EMBHC",
     "BayesianRoseTree",
+    "EMBHC",
     "RandomizedBHC",
     "Tree",
     "__version__",
