@@ -42,14 +42,18 @@ class Pieces:
         The same with all rows in memory, ready to be sent.
     cut
         How the piece of a `DaskMatrix` is put together.
+    together
+        How many pieces of a store one task may do, where there are many: results are small.
     """
 
     read: Callable[[Matrix, int], tuple[Any, ...]]
     pack: Callable[[Matrix, int], tuple[Any, ...]]
     cut: Callable[[Any, int], PieceCut]
+    together: int = 1
 
 
 _NAMES_AHEAD = 4  # numbers of pieces take no memory, and hide how long a message takes
+_TASKS_A_THREAD = 8  # at least, before tasks do several pieces
 
 
 def map_pieces(
@@ -84,6 +88,7 @@ def _map_on_client(
 ) -> Iterator[Result]:
     from distclust.engine.dask_matrix import DaskMatrix
     from distclust.engine.on_client import map_cuts, map_items
+    from distclust.engine.workers import count_threads
 
     name = stage or function.__name__
     if isinstance(matrix, DaskMatrix):
@@ -91,21 +96,24 @@ def _map_on_client(
         return map_cuts(client, function, matrix, cuts, shared, name)
     if matrix.travels_by_name:
         sent = (pieces.read, function, matrix, *shared)
-        items = ((i,) for i in indices)
-        return map_items(client, _read_and_call, items, sent, name, ahead=_NAMES_AHEAD)
+        n_tasks = _TASKS_A_THREAD * max(1, count_threads(client))
+        size = min(max(1, len(indices) // n_tasks), pieces.together)
+        items = ((indices[i : i + size],) for i in range(0, len(indices), size))
+        parts = map_items(client, _read_and_call, items, sent, name, ahead=_NAMES_AHEAD)
+        return (result for part in parts for result in part)
     arguments = (pieces.pack(matrix, i) for i in indices)
     return map_items(client, function, arguments, shared, name)
 
 
 def _read_and_call(
-    index: int,
+    indices: Sequence[int],
     read: Callable[[Matrix, int], tuple[Any, ...]],
     function: Callable[..., Result],
     matrix: Matrix,
     *shared: Any,
-) -> Result:
-    """Read a piece where it is worked on; runs on a worker that sees the store."""
-    return function(*read(matrix, index), *shared)
+) -> list[Result]:
+    """Read pieces where they are worked on; runs on a worker that sees the store."""
+    return [function(*read(matrix, index), *shared) for index in indices]
 
 
 def reported(results: Iterator[Result], total: int | None, stage: str) -> Iterator[Result]:
