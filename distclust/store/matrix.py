@@ -413,7 +413,7 @@ def _profile_integers(block: Array) -> Profile:
     nonzero = np.zeros(n_features, np.int64)
     if len(block) == 0:
         minimum, maximum = np.full(n_features, np.inf), np.full(n_features, -np.inf)
-    elif block.dtype.itemsize == 1 and block.dtype.kind in "bu":
+    elif block.dtype.itemsize == 1 and block.dtype.kind in ("b", "u"):
         minimum, maximum, nonzero = _byte_facts(block.view(np.uint8))
     else:
         minimum, maximum = (
