@@ -215,7 +215,9 @@ def run_text(text: Text) -> Results:
     random = np.random.default_rng(0)
     drawn = random.choice(text.counts.shape[0], min(1000, text.counts.shape[0]), replace=False)
     methods = {
-        "RandomizedBHC": distclust.RandomizedBHC(family="multinomial", random_state=0),
+        "RandomizedBHC": distclust.RandomizedBHC(
+            sample_size=1024, family="multinomial", random_state=0
+        ),
         "EMBHC": distclust.EMBHC(family="multinomial", sample_size=256, n_sweeps=5, random_state=0),
     }
     found["posts"] = {}
