@@ -1,7 +1,8 @@
 """Workers of a cluster started here come back, however they died.
 
 Dask's keeper of a worker starts it again when it dies, once: if the new process dies
-before it is up, the keeper gives up, and the cluster shrinks for good.
+before it is up, the keeper gives up, and the cluster shrinks for good. How such workers
+treat freed memory is said here, too, as it must hold for those that come back.
 """
 
 from __future__ import annotations

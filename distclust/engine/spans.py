@@ -1,4 +1,4 @@
-"""Map a function over spans: runs of consecutive blocks, one task each.
+"""Map a function over spans: runs of consecutive blocks, one or a few of them a task.
 
 A block alone may be a few milliseconds of work, less than a task costs. A span follows
 from the block numbers only, so it holds the same rows everywhere.
