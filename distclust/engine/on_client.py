@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import functools
 import math
 import os
 import queue
@@ -22,7 +22,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ NO_WORKERS_SECONDS = 60.0
 
 _QUIET_POLL_SECONDS = 5.0
 _EVENT_POLL_SECONDS = 0.1
-_TURNS_SECONDS = 2.0  # after so long somebody looks which workers there are
+_BALANCE_SECONDS = 2.0  # after so long somebody looks which workers there are
 _LARGE_TASKS = {"distributed.admin.large-graph-warning-threshold": "1 TB"}
 
 _event_queues: weakref.WeakKeyDictionary[Any, queue.SimpleQueue[events.Event]] = (
@@ -126,22 +126,28 @@ def map_items(
     shared: tuple[Any, ...],
     name: str,
     ahead: int = 2,
+    weigh: Callable[[tuple[Any, ...]], int] = lambda item: 1,
 ) -> Iterator[Any]:
-    """Yield ``function(*item, *shared)`` in order, `ahead` times the cluster's threads ahead."""
+    """Yield ``function(*item, *shared)`` in order, `ahead` times the cluster's threads ahead.
+
+    Workers get equal shares of the items' weights.
+    """
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
     common = _submit(client, _hold, f"{prefix}-shared", _Shared(_seal(*shared)))
     limit = ahead * max(1, count_threads(client))
-    turns = _Turns(client)
+    balance = _Balance(client)
     pending: deque[_Fetch] = deque()
     try:
         for i, item in enumerate(items):
             if len(pending) == limit:
                 yield _opened(client, pending.popleft())
-            sealed = _seal(order, item)
-            key = f"{prefix}-{i}"
-            task = _submit(client, _call_item, key, sealed, common, worker=turns.next())
-            pending.append(_Fetch(client, task))  # results come while others are worked on
+            sealed, weight = _seal(order, item), weigh(item)
+            worker = balance.choose(weight)
+            task = _submit(client, _call_item, f"{prefix}-{i}", sealed, common, worker=worker)
+            fetch = _Fetch(client, task)  # results come while others are worked on
+            fetch.future.add_done_callback(functools.partial(balance.note_end, worker, weight))
+            pending.append(fetch)
         while pending:
             yield _opened(client, pending.popleft())
     finally:
@@ -149,8 +155,8 @@ def map_items(
             fetch.cancel()
 
 
-class _Turns:
-    """Workers in turn, as often as they have threads.
+class _Balance:
+    """Gives every task to the worker with the least to do for each of its threads.
 
     Dask would send short tasks to where the shared value lies, all of them to one worker. A
     worker that is gone is no harm: Dask then chooses another.
@@ -159,14 +165,30 @@ class _Turns:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._looked = -math.inf
-        self._workers: Iterator[str] = iter(())
+        self._threads: Counter[str] = Counter()
+        self._to_do: Counter[str] = Counter()  # what was given out and is not back
+        self._lock = threading.Lock()  # results arrive in the client's own thread
 
-    def next(self) -> str | None:
-        """Return the next worker, or None while there is none."""
-        if time.monotonic() - self._looked > _TURNS_SECONDS:
+    def choose(self, weight: int) -> str | None:
+        """Return the worker for a task of that weight, or None while there is no worker."""
+        if time.monotonic() - self._looked > _BALANCE_SECONDS:
             self._looked = time.monotonic()
-            self._workers = itertools.cycle(list_threads(self._client))
-        return next(self._workers, None)
+            self._threads = Counter(list_threads(self._client))
+        with self._lock:
+            worker = min(
+                self._threads,
+                key=lambda address: self._to_do[address] / self._threads[address],
+                default=None,
+            )
+            if worker is not None:
+                self._to_do[worker] += weight
+        return worker
+
+    def note_end(self, worker: str | None, weight: int, _: Future[Any]) -> None:
+        """Remember that such a task is no longer to be done."""
+        if worker is not None:
+            with self._lock:
+                self._to_do[worker] -= weight
 
 
 def map_cuts(

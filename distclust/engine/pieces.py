@@ -53,7 +53,7 @@ class Pieces:
 
 
 _NAMES_AHEAD = 4  # numbers of pieces take no memory, and hide how long a message takes
-_TASKS_A_THREAD = 8  # at least, before tasks do several pieces
+_SHARE_A_TASK = 0.5  # of what is left for a thread: large tasks first, small ones to end together
 
 
 def map_pieces(
@@ -96,13 +96,28 @@ def _map_on_client(
         return map_cuts(client, function, matrix, cuts, shared, name)
     if matrix.travels_by_name:
         sent = (pieces.read, function, matrix, *shared)
-        n_tasks = _TASKS_A_THREAD * max(1, count_threads(client))
-        size = min(max(1, len(indices) // n_tasks), pieces.together)
-        items = ((indices[i : i + size],) for i in range(0, len(indices), size))
-        parts = map_items(client, _read_and_call, items, sent, name, ahead=_NAMES_AHEAD)
+        batches = guided_batches(indices, max(1, count_threads(client)), pieces.together)
+        items = ((batch,) for batch in batches)
+        parts = map_items(
+            client, _read_and_call, items, sent, name, _NAMES_AHEAD, weigh=lambda item: len(item[0])
+        )
         return (result for part in parts for result in part)
     arguments = (pieces.pack(matrix, i) for i in indices)
     return map_items(client, function, arguments, shared, name)
+
+
+def guided_batches(indices: Sequence[int], n_threads: int, most: int) -> Iterator[Sequence[int]]:
+    """Yield runs of `indices` for one task each, shorter and shorter towards the end.
+
+    A task costs milliseconds of the scheduler, so there should be few; but the last ones must
+    be short, or a thread waits for another's long one (guided self-scheduling).
+    """
+    start = 0
+    while start < len(indices):
+        fair = int(_SHARE_A_TASK * (len(indices) - start) / n_threads)
+        size = min(max(1, fair), most)
+        yield indices[start : start + size]
+        start += size
 
 
 def _read_and_call(

@@ -182,4 +182,4 @@ def _cut_span(matrix: DaskMatrix, index: int) -> _SpanCut:
     return _SpanCut(index, *span_bounds(matrix, index), blocks, cuts)
 
 
-_SPANS = Pieces(_read_span, _pack_span, _cut_span, together=4)
+_SPANS = Pieces(_read_span, _pack_span, _cut_span, together=8)

@@ -41,6 +41,7 @@ CERTAIN = 1e-3  # "auto" takes one component where a merge is doubted less than 
 _SCORE_CELLS = 1 << 22  # 32 MB of scores at a time
 _SPARSE_SCORE_CELLS = 1 << 24  # wide rows: tables of components are made for each piece
 _TABLE_BYTES = 1 << 26
+_FEW_ROWS = 512
 _LARGEST_SCORE = 2.0**30
 _FINEST = 2.0**24
 _COARSEST = 2.0**10
@@ -79,7 +80,8 @@ class Filter:
 
     def choose(self, block: Any) -> Indices:
         """Return the outcome of every row, shape (n,)."""
-        tables = None if is_sparse(block) else self._tables
+        few = block.shape[0] < _FEW_ROWS  # not worth the tables
+        tables = None if few or is_sparse(block) else self._tables
         packed = None if tables is None else pack(block)
         if tables is None or packed is None:
             return self._decide(block)
@@ -220,10 +222,11 @@ def _sums_by_byte(units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     n_bytes = _whole_words(n_features)
     padded = np.zeros((8 * n_bytes, n_components), np.int32)
     padded[:n_features] = units
-    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.int32)
-    tables = np.empty((n_bytes, 256, n_components), np.int32)
-    for i in range(n_bytes):
-        tables[i] = bits @ padded[8 * i : 8 * i + 8]
+    by_bit = padded.reshape(n_bytes, 8, 1, n_components)[:, ::-1]  # the first column is the top bit
+    tables = np.zeros((n_bytes, 256, n_components), np.int32)
+    for bit in range(8):
+        below = 1 << bit  # values without this bit and all above it
+        np.add(tables[:, :below], by_bit[:, bit], out=tables[:, below : 2 * below])
     return tables
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +15,8 @@ import pytest
 import scipy.sparse
 
 from distclust import engine, events
+from distclust.engine.on_client import _Balance
+from distclust.engine.pieces import guided_batches
 from distclust.seeding import row_keys
 from distclust.store import ArrayMatrix, Matrix, SparseMatrix
 
@@ -250,3 +254,29 @@ def test_map_spans__killed_worker_changes_nothing(values, stored, tmp_path):
             trace = tmp_path / kind
             assert list(engine.map_spans(see_but_die_once, matrix, trace)) == expected
             assert trace.exists()
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 16])
+@pytest.mark.parametrize("n_pieces", [0, 1, 39, 5000])
+def test_guided_batches__take_every_piece_once_and_end_short(n_pieces, n_threads):
+    batches = [list(batch) for batch in guided_batches(range(n_pieces), n_threads, most=8)]
+    sizes = [len(batch) for batch in batches]
+    assert list(itertools.chain(*batches)) == list(range(n_pieces))
+    assert max(sizes, default=1) <= 8
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[-n_threads:] == [1] * min(n_threads, len(sizes))
+
+
+def test_balance__gives_workers_equal_shares_and_counts_threads():
+    class Cluster:
+        def nthreads(self) -> dict[str, int]:
+            return {"small": 1, "large": 3}
+
+    balance = _Balance(Cluster())
+    given = [balance.choose(weight) for weight in (6, 5, 4, 3, 2, 2, 1, 1)]
+    shares = {"small": 0, "large": 0}
+    for name, weight in zip(given, (6, 5, 4, 3, 2, 2, 1, 1), strict=True):
+        shares[str(name)] += weight
+    assert shares == {"small": 6, "large": 18}
+    balance.note_end("small", 6, Future())
+    assert balance.choose(1) == "small"
