@@ -20,25 +20,27 @@ if TYPE_CHECKING:
     from distclust.engine import as_matrix as as_matrix
     from distclust.engine import connect as connect
     from distclust.engine import ingest as ingest
+    from distclust.loading import load as load
     from distclust.report import progress as progress
+    from distclust.retrieval import BayesianSets as BayesianSets
     from distclust.store.matrix_store import open_store as open_store
     from distclust.trees import BHC as BHC
     from distclust.trees import EMBHC as EMBHC
     from distclust.trees import BayesianRoseTree as BayesianRoseTree
     from distclust.trees import RandomizedBHC as RandomizedBHC
     from distclust.trees import Tree as Tree
-    from distclust.trees import load as load
 
 _HOMES = {
     "BHC": "distclust.trees",
     "EMBHC": "distclust.trees",
+    "BayesianSets": "distclust.retrieval",
     "RandomizedBHC": "distclust.trees",
     "BayesianRoseTree": "distclust.trees",
     "Tree": "distclust.trees",
     "as_matrix": "distclust.engine",
     "connect": "distclust.engine",
     "ingest": "distclust.engine",
-    "load": "distclust.trees",
+    "load": "distclust.loading",
     "open_store": "distclust.store.matrix_store",
     "progress": "distclust.report",
 }
@@ -47,6 +49,7 @@ _MODULES = ("families", "metrics")
 __all__ = [  # noqa: RUF022  in plain order
     "BHC",
     "BayesianRoseTree",
+    "BayesianSets",
     "EMBHC",
     "RandomizedBHC",
     "Tree",

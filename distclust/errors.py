@@ -16,7 +16,8 @@
     DistclustWarning (UserWarning)
     ├── ConstantColumnsWarning           columns that carry no information
     ├── ConvergenceWarning               an optimiser stopped before its tolerance
-    └── ThreadsWarning                   threads or processes fight over cores
+    ├── ThreadsWarning                   threads or processes fight over cores
+    └── UnknownFeaturesWarning           features of a query that no item of the corpus has
 
 All arguments are positional and kept: only such exceptions come back whole from a Dask
 worker.
@@ -112,3 +113,7 @@ class ConvergenceWarning(DistclustWarning):
 
 class ThreadsWarning(DistclustWarning):
     """Compiled loops, BLAS and Dask would fight over the same cores."""
+
+
+class UnknownFeaturesWarning(DistclustWarning):
+    """A query has features that no item of the corpus has; they were ignored."""

@@ -6,13 +6,14 @@ Dask itself is imported when a cluster or a Dask array is first used.
 from distclust.engine.blocks import (
     map_blocks,
     map_ordered,
+    map_placed,
     profile_matrix,
     reduce_blocks,
     run,
 )
 from distclust.engine.diagnosis import doctor
 from distclust.engine.ingesting import ingest
-from distclust.engine.lazy import labels_array
+from distclust.engine.lazy import block_array, labels_array
 from distclust.engine.matrices import as_matrix
 from distclust.engine.sessions import Session, connect, current_client, local_threads
 from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
@@ -26,6 +27,7 @@ __all__ = [
     "Span",
     "allowed_cores",
     "as_matrix",
+    "block_array",
     "check_worker_memory",
     "connect",
     "current_client",
@@ -35,6 +37,7 @@ __all__ = [
     "local_threads",
     "map_blocks",
     "map_ordered",
+    "map_placed",
     "map_spans",
     "n_spans",
     "one_blas_thread",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distclust.engine.pieces import Pieces, check_travels, map_pieces, reported
@@ -77,6 +77,25 @@ def map_ordered(
         arguments = ((item,) for item in items)
         results = map_items(client, function, arguments, shared, stage or function.__name__)
     yield from reported(results, count_of(items, None), stage)
+
+
+def map_placed(
+    function: Callable[..., Result], numbers: Sequence[int], *shared: Any, stage: str = ""
+) -> Iterator[Result]:
+    """Yield ``function(some_numbers, *shared)`` for groups that have all `numbers` together.
+
+    On a cluster there is a group for every worker, and a number goes to the same worker again:
+    what the function keeps for it there, such as an opened part of an index, is found again.
+    In process there is one group.
+    """
+    check_travels(function)
+    client = current_client()
+    if client is None:
+        yield function(numbers, *shared)
+        return
+    from distclust.engine.on_client import map_groups
+
+    yield from map_groups(client, function, numbers, shared, stage or function.__name__)
 
 
 def run(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:

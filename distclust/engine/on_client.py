@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import hashlib
 import math
 import os
 import queue
@@ -153,6 +154,42 @@ def map_items(
     finally:
         for fetch in pending:
             fetch.cancel()
+
+
+def map_groups(
+    client: Any,
+    function: Callable[..., Any],
+    numbers: Sequence[int],
+    shared: tuple[Any, ...],
+    name: str,
+) -> Iterator[Any]:
+    """Yield ``function(group, *shared)`` for one group of `numbers` a worker.
+
+    A number goes to the same worker as long as the workers are the same; when one comes or
+    goes, only its share moves (rendezvous hashing).
+    """
+    workers = sorted(set(list_threads(client)))
+    groups: dict[str | None, list[int]] = {}
+    for number in numbers:
+        owner = max(workers, key=lambda w: _affinity(w, number), default=None)
+        groups.setdefault(owner, []).append(number)
+    order, prefix = _Order(function, _topic(client)), _task_prefix(name)
+    sealed_shared = _Shared(_seal(*shared))
+    fetches = []
+    for i, (owner, group) in enumerate(groups.items()):
+        sealed = _seal(order, (group,))
+        task = _submit(client, _call_item, f"{prefix}-{i}", sealed, sealed_shared, worker=owner)
+        fetches.append(_Fetch(client, task))
+    try:
+        for fetch in fetches:
+            yield _opened(client, fetch)
+    finally:
+        for fetch in fetches:
+            fetch.cancel()
+
+
+def _affinity(worker: str, number: int) -> bytes:
+    return hashlib.blake2b(f"{worker}/{number}".encode(), digest_size=8).digest()
 
 
 class _Balance:

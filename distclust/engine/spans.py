@@ -6,9 +6,10 @@ from the block numbers only, so it holds the same rows everywhere.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,14 +19,16 @@ from distclust.store import Block, Matrix
 
 if TYPE_CHECKING:
     from distclust.engine.dask_matrix import Cut, DaskMatrix
+    from distclust.store.layouts import CompactBlock
 
 Result = TypeVar("Result")
 
 SPAN_BLOCKS = 8
 
 
-class Rows(NamedTuple):
-    """One block of a span.
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One block of a span; what is not asked for is not read.
 
     Attributes
     ----------
@@ -33,16 +36,43 @@ class Rows(NamedTuple):
         Number of the block.
     start
         Number of its first row in the matrix.
-    block
-        Its values, shape (rows, n_features); not to be written into.
-    keys
-        64-bit keys of its rows, shape (rows,).
     """
 
-    index: int  # type: ignore[assignment]  # nobody looks for an item in it
+    index: int
     start: int
-    block: Block
+    _source: Matrix | _HeldRows = field(repr=False)
+
+    @functools.cached_property
+    def block(self) -> Block:
+        """Its values, shape (rows, n_features); not to be written into."""
+        return self._source.block(self.index)
+
+    @functools.cached_property
+    def keys(self) -> Keys:
+        """64-bit keys of its rows, shape (rows,)."""
+        return self._source.block_keys(self.index)
+
+    @functools.cached_property
+    def compact(self) -> CompactBlock | None:
+        """Its rows as the compact layout stores them, or None where they lie otherwise."""
+        return self._source.compact_block(self.index)
+
+
+@dataclass(frozen=True, eq=False)
+class _HeldRows:
+    """A block that is in memory already, for `Rows`."""
+
+    values: Block
     keys: Keys
+
+    def block(self, index: int) -> Block:
+        return self.values
+
+    def block_keys(self, index: int) -> Keys:
+        return self.keys
+
+    def compact_block(self, index: int) -> None:
+        return None
 
 
 @dataclass(frozen=True)
@@ -123,7 +153,7 @@ class _ReadRows:
     def __iter__(self) -> Iterator[Rows]:
         for i in self.blocks:
             start, _ = self.matrix.block_bounds(i)
-            yield Rows(i, start, self.matrix.block(i), self.matrix.block_keys(i))
+            yield Rows(i, start, self.matrix)
 
 
 @dataclass(frozen=True)
@@ -139,7 +169,7 @@ class _CutRows:
             block = cut.assemble(*(self.chunks[j] for j in cut.chunks))
             # A Dask array has no ids of its own: its rows are numbered.
             keys = row_keys(np.arange(cut.first_row, cut.first_row + block.shape[0]))
-            yield Rows(i, cut.first_row, block, keys)
+            yield Rows(i, cut.first_row, _HeldRows(block, keys))
 
 
 @dataclass(frozen=True)
@@ -173,7 +203,8 @@ def _read_span(matrix: Matrix, index: int) -> tuple[Span]:
 
 def _pack_span(matrix: Matrix, index: int) -> tuple[Span]:
     (span,) = _read_span(matrix, index)
-    return (Span(span.index, span.start, span.stop, tuple(span)),)
+    held = (Rows(rows.index, rows.start, _HeldRows(rows.block, rows.keys)) for rows in span)
+    return (Span(span.index, span.start, span.stop, tuple(held)),)
 
 
 def _cut_span(matrix: DaskMatrix, index: int) -> _SpanCut:

@@ -8,6 +8,7 @@ whatever is published after it. It pickles as a name and is opened once a proces
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -31,7 +32,7 @@ from distclust.store.matrix import Block, block_dtype, block_rows_for, slice_csr
 from distclust.store.objects import Objects, open_objects
 from distclust.store.row_views import KeptRows, join_values, live_mask
 from distclust.store.rows import Rows, RowSource
-from distclust.store.segments import Segment, SegmentReader
+from distclust.store.segments import CompactBlock, Segment, SegmentReader
 
 Array: TypeAlias = npt.NDArray[Any]
 Positions: TypeAlias = npt.NDArray[np.int64]
@@ -167,6 +168,27 @@ class Generation:
             block = self._read_block(k, j) if is_whole else self._cut_block(k, j)
             parts.append(block if is_whole else _slice(block, cut))
         return join_values(parts, self.dtype)
+
+    def compact_block(self, start: int, stop: int) -> CompactBlock | None:
+        """Return values at stored positions ``[start, stop)`` if they are a compact block."""
+        (first, *others) = cut_blocks(self.readers, self._starts, start, stop)
+        k, j, _, cut = first
+        reader = self.readers[k]
+        a, b = reader.block_bounds(j)
+        if others or cut.stop - cut.start != b - a or reader.spec.layout != "compact":
+            return None
+        return reader.compact_block(j)
+
+    def signature(self, start: int, stop: int) -> str:
+        """Return what stored positions ``[start, stop)`` are: parts of segments, deleted rows."""
+        parts = [
+            f"{self.manifest.segments[k].content}:{j}:{cut.start}:{cut.stop}"
+            for k, j, _, cut in cut_blocks(self.readers, self._starts, start, stop)
+        ]
+        dead = np.flatnonzero(~self.is_live(start, stop))
+        digest = hashlib.blake2b("|".join(parts).encode(), digest_size=16)
+        digest.update(dead.astype("<i8").tobytes())
+        return digest.hexdigest()
 
     def ids(self, start: int, stop: int) -> Array:
         """Return row ids at stored positions ``[start, stop)``."""

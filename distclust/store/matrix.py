@@ -19,7 +19,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,9 @@ import scipy.sparse
 
 from distclust.errors import InputError
 from distclust.seeding import row_keys
+
+if TYPE_CHECKING:
+    from distclust.store.layouts import CompactBlock
 
 Array: TypeAlias = npt.NDArray[Any]
 Block: TypeAlias = Array | scipy.sparse.csr_array
@@ -162,6 +165,10 @@ class Matrix(ABC):
             raise IndexError(f"block {index} of a matrix with {self.n_blocks} blocks")
         return start, min(start + self.block_rows, self.shape[0])
 
+    def compact_block(self, index: int) -> CompactBlock | None:
+        """Rows of block `index` as the compact layout stores them, None where there is none."""
+        return None
+
     def block_ids(self, index: int) -> Array:
         """Identifiers of the rows of block `index`, shape (rows,)."""
         start, stop = self.block_bounds(index)
@@ -172,6 +179,29 @@ class Matrix(ABC):
     def block_keys(self, index: int) -> npt.NDArray[np.uint64]:
         """64-bit keys of the rows of block `index`, shape (rows,); see `row_keys`."""
         return row_keys(self.block_ids(index))
+
+    def places_of(self, rows: npt.ArrayLike) -> Iterator[tuple[int, Array, Array]]:
+        """Yield the blocks that hold some rows, which of the rows those are, and where in it."""
+        wanted = np.asarray(rows, np.int64)
+        blocks = np.searchsorted(self._block_starts, wanted, side="right") - 1
+        for block in np.unique(blocks).tolist():
+            chosen = np.flatnonzero(blocks == block)
+            yield block, chosen, wanted[chosen] - self._block_starts[block]
+
+    def ids_at(self, rows: npt.ArrayLike) -> Array:
+        """Return the ids of some rows, reading the blocks they are in."""
+        found: list[Any] = [None] * np.size(rows)
+        for block, chosen, places in self.places_of(rows):
+            ids = self.block_ids(block)
+            for i, place in zip(chosen.tolist(), places.tolist(), strict=True):
+                found[i] = ids[place]
+        ids_found = np.array(found)
+        return ids_found if ids_found.dtype.kind in "iu" else np.array([str(i) for i in found])
+
+    @functools.cached_property
+    def _block_starts(self) -> npt.NDArray[np.int64]:
+        bounds = [self.block_bounds(i)[0] for i in range(self.n_blocks)]
+        return np.array(bounds, np.int64)
 
     @abstractmethod
     def block(self, index: int) -> Block:

@@ -134,6 +134,10 @@ class Objects(ABC):
         are bytes, whatever a manifest claims.
         """
 
+    def map_array(self, key: str) -> Bytes:
+        """Content of an object, mapped into memory where that is possible; not to be written."""
+        return self.read_array(key)
+
     @abstractmethod
     def read_range(self, key: str, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)``, cut off at the object's end."""
@@ -240,6 +244,13 @@ class LocalObjects(Objects):
             size = os.fstat(file.fileno()).st_size
             array = aligned_empty(size if n_bytes is None else min(n_bytes, size))
             return array[: _read_into(file, array)]
+
+    def map_array(self, key: str) -> Bytes:
+        """Content of a file, which the system reads when it is looked at."""
+        with self._open(key) as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                return np.empty(0, np.uint8)
+            return np.asarray(np.memmap(file, np.uint8, "r"))
 
     def read_range(self, key: str, start: int, stop: int) -> bytes:
         """Return bytes ``[start, stop)``, cut off at the object's end."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from distclust.seeding import Keys
 from distclust.store.generation import Generation
+from distclust.store.layouts import CompactBlock
 from distclust.store.matrix import Block, Column, Matrix
 from distclust.store.row_views import join_values, keep_values
 from distclust.store.work import reading
@@ -44,6 +45,11 @@ class StoredMatrix(Matrix):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return StoredMatrix, (self._generation,)
+
+    @property
+    def url(self) -> str:
+        """Where the store lies."""
+        return self._generation.objects.url
 
     def held(self) -> contextlib.AbstractContextManager[object]:
         """Keep `gc` from removing the rows while the context is open."""
@@ -89,6 +95,13 @@ class StoredMatrix(Matrix):
         is_live = self._generation.is_live(*span)
         return values if is_live.all() else keep_values(values, is_live)
 
+    def compact_block(self, index: int) -> CompactBlock | None:
+        """Rows of block `index` as they are stored: compact, in one piece and all live."""
+        span = self._span(index)
+        if not self._generation.is_live(*span).all():
+            return None
+        return self._generation.compact_block(*span)
+
     def block_ids(self, index: int) -> Array:
         """Identifiers of the rows of block `index`, shape (rows,)."""
         span = self._span(index)
@@ -103,6 +116,10 @@ class StoredMatrix(Matrix):
         """Annotation `name` of the rows of block `index`, shape (rows,)."""
         span = self._span(index)
         return self._generation.obs(name, *span)[self._generation.is_live(*span)]
+
+    def block_signature(self, index: int) -> str:
+        """Return what block `index` is made of; equal ones hold equal rows."""
+        return self._generation.signature(*self._span(index))
 
     def read_all(self) -> Block:
         """All live rows in memory as one block."""

@@ -13,9 +13,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from distclust.engine import labels_array, shares_disk
 from distclust.errors import ConflictError, InputError, OtherRowsError
 from distclust.store import Matrix
@@ -102,7 +99,7 @@ def _fit(model: LargeTreeEstimator, method: Method[Any], matrix: Matrix, draft: 
         if draft.checkpoints().latest() is None:
             draft.abandon()  # refused, or lost before there was anything to go on from
         raise
-    model._keep(found, matrix, None, ids_of(matrix, found.first_rows))
+    model._keep(found, matrix, None, matrix.ids_at(found.first_rows))
     write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
     write_levels(model, draft)
     draft.write_archive(MODEL_FILE, *to_archive(model))
@@ -137,19 +134,6 @@ def _take_over(model: LargeTreeEstimator, fitted: TreeEstimator) -> None:
     """Make a model what another one was fitted to be; its parameters stay the user's."""
     own = model.get_params(deep=False)
     model.__dict__.update({k: v for k, v in fitted.__dict__.items() if k not in own})
-
-
-def ids_of(matrix: Matrix, rows: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Return the ids of some rows, reading the blocks they are in."""
-    starts = np.array([matrix.block_bounds(i)[0] for i in range(matrix.n_blocks)])
-    blocks = np.searchsorted(starts, rows, side="right") - 1
-    found: list[Any] = [None] * len(rows)
-    for block in np.unique(blocks).tolist():
-        ids = matrix.block_ids(block)
-        for i in np.flatnonzero(blocks == block).tolist():
-            found[i] = ids[rows[i] - starts[block]]
-    ids_found = np.array(found)
-    return ids_found if ids_found.dtype.kind in "iu" else np.array([str(i) for i in found])
 
 
 def _discard(store: ResultsStore, identity: Mapping[str, Any]) -> None:

@@ -1,0 +1,414 @@
+"""The index of a corpus: its shards, in memory or in a store beside it.
+
+    corpus.zarr                         the corpus
+    corpus.zarr.sets                    a results store; the current version is the index:
+        versions/<id>/index.json        shape, and of every shard its place, rows and source
+        versions/<id>/ones/...          how many rows have each feature (Zarr)
+        versions/<id>/shards/<i>/...    words of shard i (Zarr, one uncompressed chunk)
+
+An index belongs to one state of the corpus, by fingerprint. After rows were added or deleted
+a new version takes over the shards whose rows are the same and makes the others: what comes
+out is what a new index would be. Shards are checked when they are opened, and mapped into
+memory where they lie on a local disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from distclust.engine import current_client, local_threads, map_ordered, map_placed, thread_map
+from distclust.errors import InputError, StoreError
+from distclust.retrieval import shards
+from distclust.retrieval.prior import BinaryPrior, Query
+from distclust.retrieval.ranking import NOBODY, Top, merge
+from distclust.retrieval.shards import SHARD_ROWS, Shard
+from distclust.store import Matrix
+from distclust.store.arrays import METADATA, ArraySpec
+from distclust.store.codecs import Chain
+from distclust.store.drafts import Draft, DraftPlace
+from distclust.store.objects import Objects, checksum
+from distclust.store.results import ResultsStore
+from distclust.store.stored_matrix import StoredMatrix
+from distclust.store.versions import FileEntry, Version, file_key
+from distclust.store.zarr_metadata import encode_json
+
+Ones = npt.NDArray[np.int64]
+
+KIND = "sets-index"
+
+_FACTS = "index.json"
+_FORMAT = 1
+_RAW = Chain(())
+_HINT = "Build it again: `distclust sets build`."
+
+
+class Index(Protocol):
+    """What a search needs."""
+
+    @property
+    def n_shards(self) -> int:
+        """How many shards there are."""
+
+    @property
+    def first_rows(self) -> npt.NDArray[np.int64]:
+        """First row of every shard, and the number of rows, shape (n_shards + 1,)."""
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard, opened once."""
+
+    def prior(self, kappa: float, smoothing: float) -> BinaryPrior:
+        """Return the prior that the corpus implies."""
+
+
+def search(
+    index: Index, kappa: float, smoothing: float, queries: Sequence[Query], k: int
+) -> list[Top]:
+    """Return the best `k` rows for every query.
+
+    Shards are shared out among threads here, or among the workers of a cluster, each of
+    which keeps those it has opened. One that dies has its shards opened by others.
+    """
+    common = (index, kappa, smoothing, tuple(queries), k)
+    numbers = range(index.n_shards)
+    if current_client() is None or not isinstance(index, StoredIndex):
+        n_groups = max(1, min(local_threads(), len(numbers) // 4))
+        groups = [numbers[g::n_groups] for g in range(n_groups)]
+        found = thread_map(lambda group: _search_shards(group, *common), groups, n_groups)
+    else:
+        found = list(map_placed(_search_shards, numbers, *common))
+    return [merge(parts, k) for parts in zip(*found, strict=True)]
+
+
+def _search_shards(
+    numbers: Sequence[int],
+    index: Index,
+    kappa: float,
+    smoothing: float,
+    queries: Sequence[Query],
+    k: int,
+) -> list[Top]:
+    """Search some shards, one after another; runs where they are kept."""
+    prior = index.prior(kappa, smoothing)
+    tops = [NOBODY] * len(queries)
+    for number in numbers:
+        shard, first = index.shard(number), int(index.first_rows[number])
+        for q, query in enumerate(queries):
+            found = shard.search(prior, query, k, tops[q].floor(k))
+            if len(found.rows):
+                tops[q] = merge([tops[q], Top(found.rows + first, found.scores)], k)
+    return tops
+
+
+# ---- in memory -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class HeldIndex:
+    """An index in memory."""
+
+    shards: tuple[Shard, ...]
+    n_features: int
+
+    @property
+    def n_shards(self) -> int:
+        """How many shards there are."""
+        return len(self.shards)
+
+    @functools.cached_property
+    def first_rows(self) -> npt.NDArray[np.int64]:
+        """First row of every shard, and the number of rows."""
+        return np.cumsum([0, *(shard.n_rows for shard in self.shards)])
+
+    @functools.cached_property
+    def ones(self) -> Ones:
+        """How many rows have each feature, shape (n_features,)."""
+        return _add_up([shard.count_ones() for shard in self.shards], self.n_features)
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard."""
+        return self.shards[number]
+
+    @functools.cache  # noqa: B019  lives as long as the index
+    def prior(self, kappa: float, smoothing: float) -> BinaryPrior:
+        """Return the prior that the corpus implies."""
+        return BinaryPrior(int(self.first_rows[-1]), self.ones, kappa, smoothing)
+
+
+def build_in_memory(matrix: Matrix) -> HeldIndex:
+    """Return the index of a matrix, with all threads."""
+    numbers = range(n_shards(matrix))
+    made = thread_map(lambda number: make_shard(number, matrix), numbers, local_threads())
+    return HeldIndex(tuple(made), matrix.shape[1])
+
+
+def n_shards(matrix: Matrix) -> int:
+    """Return how many shards the rows of a matrix make."""
+    return -(-matrix.n_blocks // _blocks_a_shard(matrix))
+
+
+def make_shard(number: int, matrix: Matrix) -> Shard:
+    """Return one shard of a matrix."""
+    blocks = _blocks_of(number, matrix)
+    n_rows = sum(b - a for a, b in map(matrix.block_bounds, blocks))
+    return shards.build(map(matrix.block, blocks), n_rows, matrix.shape[1])
+
+
+def _blocks_a_shard(matrix: Matrix) -> int:
+    return max(SHARD_ROWS // matrix.block_rows, 1)
+
+
+def _blocks_of(number: int, matrix: Matrix) -> range:
+    size = _blocks_a_shard(matrix)
+    return range(number * size, min((number + 1) * size, matrix.n_blocks))
+
+
+def _add_up(parts: Sequence[Ones], n_features: int) -> Ones:
+    total = np.zeros(n_features, np.int64)
+    for part in parts:
+        total += part
+    return total
+
+
+# ---- in a store ----------------------------------------------------------------------------------
+
+
+class StoredIndex:
+    """An index in a store; pickles as its name and is opened once a process.
+
+    Attributes
+    ----------
+    url, version
+        Where it lies, and which version it is.
+    fingerprint
+        Of the corpus that it belongs to.
+    """
+
+    def __init__(self, store: ResultsStore, version: Version) -> None:
+        self.url = store.url
+        self.version = version
+        self.fingerprint = version.input_fingerprint
+        self._objects: Objects = store.objects
+        self._facts = self._read_facts()
+        self._open: dict[int, Shard] = {}
+        self._lock = threading.Lock()
+        self._priors: dict[tuple[float, float], BinaryPrior] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_once, (self.url, self.version.id)
+
+    @property
+    def n_shards(self) -> int:
+        """How many shards there are."""
+        return len(self._facts["shards"])
+
+    @property
+    def n_features(self) -> int:
+        """Number of features."""
+        return int(self._facts["n_features"])
+
+    @functools.cached_property
+    def first_rows(self) -> npt.NDArray[np.int64]:
+        """First row of every shard, and the number of rows."""
+        return np.cumsum([0, *(facts["shape"][0] for facts in self._facts["shards"])])
+
+    @functools.cached_property
+    def ones(self) -> Ones:
+        """How many rows have each feature, shape (n_features,)."""
+        return self._content("ones/c/0").view(np.int64)
+
+    @property
+    def sources(self) -> list[str]:
+        """What the rows of every shard are."""
+        return [str(facts["source"]) for facts in self._facts["shards"]]
+
+    def shard(self, number: int) -> Shard:
+        """Return a shard, checked when it is opened."""
+        found = self._open.get(number)
+        if found is None:
+            with self._lock:
+                found = self._open.get(number) or self._open_shard(number)
+                self._open[number] = found
+        return found
+
+    def words(self, number: int) -> npt.NDArray[np.uint16]:
+        """Return the words of a shard, checked."""
+        return self._content(f"{_folder(number)}/c/0").view(np.uint16)
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """Return what `index.json` says about a shard."""
+        return dict(self._facts["shards"][number])
+
+    def prior(self, kappa: float, smoothing: float) -> BinaryPrior:
+        """Return the prior that the corpus implies."""
+        key = (kappa, smoothing)
+        if key not in self._priors:
+            n_rows = int(self.first_rows[-1])
+            self._priors[key] = BinaryPrior(n_rows, self.ones, kappa, smoothing)
+        return self._priors[key]
+
+    def _open_shard(self, number: int) -> Shard:
+        where = self._objects.where(file_key(self.version.id, _folder(number)))
+        return shards.from_words(self.words(number), self._facts["shards"][number], where)
+
+    def _content(self, name: str) -> npt.NDArray[np.uint8]:
+        key = file_key(self.version.id, name)
+        entry = self.version.files.get(name)
+        content = self._objects.map_array(key)
+        if entry is None or len(content) != entry.size or checksum(content).hex() != entry.checksum:
+            where = self._objects.where(key)
+            raise StoreError(where, "the part of an index that was built", "altered content", _HINT)
+        return content
+
+    def _read_facts(self) -> dict[str, Any]:
+        where = self._objects.where(file_key(self.version.id, _FACTS))
+        facts: dict[str, Any] = json.loads(self._content(_FACTS).tobytes())
+        if facts["format"] > _FORMAT:
+            got = f"format {facts['format']}"
+            raise StoreError(where, f"format {_FORMAT} at most", got, "Use a newer distclust.")
+        return facts
+
+
+@functools.lru_cache(4)
+def _open_once(url: str, version_id: str) -> StoredIndex:
+    store = ResultsStore(url)
+    return StoredIndex(store, store.get(version_id))
+
+
+def place_of_index(corpus: str) -> str:
+    """Return where the index of a corpus lies unless another place is named."""
+    return f"{corpus.rstrip('/')}.sets"
+
+
+def open_index(url: str) -> StoredIndex | None:
+    """Open the current index of a place, or return None if there is none."""
+    store = ResultsStore(url)
+    version = store.current()
+    if version is None:
+        return None
+    if version.kind != KIND:
+        raise StoreError(url, "an index of Bayesian Sets", f"results of {version.kind}", _HINT)
+    return _open_once(store.url, version.id)
+
+
+def build_index(matrix: StoredMatrix, url: str, stage: str = "building the index") -> StoredIndex:
+    """Build the index of a stored corpus, or bring it up to date; one that is is kept.
+
+    An interrupted build is resumed: shards that were finished are kept.
+    """
+    store = ResultsStore(url)
+    before = open_index(url)
+    if before is not None and before.fingerprint == matrix.fingerprint:
+        return before
+    identity: dict[str, Any] = {
+        "kind": KIND,
+        "parameters": {"shard_rows": SHARD_ROWS, "bits_from": shards.BITS_FROM},
+        "seed": None,
+        "input_fingerprint": matrix.fingerprint,
+    }
+    with store.begin(**identity, run=store.find_run(**identity)) as draft:
+        version = draft.publish() if draft.is_sealed else _write(matrix, draft, before, stage)
+    return _open_once(store.url, version.id)
+
+
+def _write(matrix: StoredMatrix, draft: Draft, before: StoredIndex | None, stage: str) -> Version:
+    sources = [_source(number, matrix) for number in range(n_shards(matrix))]
+    known: dict[str, int] = {}
+    if before is not None and before.n_features == matrix.shape[1]:
+        known = {source: i for i, source in enumerate(before.sources)}
+    jobs = [_Job(i, known.get(source)) for i, source in enumerate(sources)]
+    done = set(draft.names)
+    total = np.zeros(matrix.shape[1], np.int64)
+    for number in (job.number for job in jobs if job.last_file in done):
+        total += _finished(draft, number).count_ones()
+    jobs = [job for job in jobs if job.last_file not in done]
+    for made in map_ordered(_write_shard, jobs, matrix, draft.place(), before, stage=stage):
+        draft.adopt_all(made.files)
+        total[made.columns] += made.ones
+    facts = [_described(draft, i) | {"source": source} for i, source in enumerate(sources)]
+    spec = ArraySpec(total.shape, (max(len(total), 1),), total.dtype, _RAW)
+    draft.write("ones/c/0", *spec.encode(total))
+    draft.write(f"ones/{METADATA}", encode_json(spec.metadata()))
+    document = {"format": _FORMAT, "n_features": matrix.shape[1], "shards": facts}
+    draft.write(_FACTS, json.dumps(document).encode())
+    metrics = {"n_rows": matrix.shape[0], "n_ones": int(total.sum()), "n_shards": len(sources)}
+    return draft.publish(metrics)
+
+
+def _described(draft: Draft, number: int) -> dict[str, Any]:
+    """Return what a finished shard says about its words."""
+    document: dict[str, Any] = json.loads(draft.read(f"{_folder(number)}/{METADATA}"))
+    return dict(document["attributes"])
+
+
+def _finished(draft: Draft, number: int) -> Shard:
+    """Return a shard that an earlier process wrote."""
+    words = np.frombuffer(draft.read(f"{_folder(number)}/c/0"), np.uint16)
+    return shards.from_words(words, _described(draft, number), f"shard {number}")
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A shard to be made, or to be taken over from the index before."""
+
+    number: int
+    known_as: int | None
+
+    @property
+    def last_file(self) -> str:
+        """Who finds it finds the others."""
+        return f"{_folder(self.number)}/{METADATA}"
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """Files of a shard, and how many rows have which features."""
+
+    files: dict[str, FileEntry]
+    columns: npt.NDArray[np.int64]
+    ones: Ones
+
+
+def _write_shard(
+    job: _Job, matrix: StoredMatrix, place: DraftPlace, before: StoredIndex | None
+) -> _Made:
+    """Write one shard; runs on a worker that sees the store."""
+    if before is not None and job.known_as is not None:
+        shard, words = before.shard(job.known_as), before.words(job.known_as)
+        facts = before.facts(job.known_as)
+        facts.pop("source")
+    else:
+        shard = make_shard(job.number, matrix)
+        words, facts = shards.to_words(shard)
+    folder = _folder(job.number)
+    spec = ArraySpec(words.shape, (max(len(words), 1),), words.dtype, _RAW, facts)
+    chunk, described = spec.encode(words), encode_json(spec.metadata())
+    files = {
+        f"{folder}/c/0": place.write(f"{folder}/c/0", *chunk),
+        job.last_file: place.write(job.last_file, described),
+    }
+    ones = shard.count_ones()
+    columns = np.flatnonzero(ones)
+    return _Made(files, columns, ones[columns])
+
+
+def _source(number: int, matrix: StoredMatrix) -> str:
+    return "+".join(matrix.block_signature(i) for i in _blocks_of(number, matrix))
+
+
+def _folder(number: int) -> str:
+    return f"shards/{number}"
+
+
+def check_matches(index: StoredIndex, matrix: Matrix, where: str) -> None:
+    """Refuse an index of other rows."""
+    if getattr(matrix, "fingerprint", None) != index.fingerprint:
+        got = "one built before rows were added or deleted"
+        raise InputError(where, "the index of these rows", got, _HINT)

@@ -1,0 +1,273 @@
+"""Items of a corpus by name: looking up, completing, suggesting, reading their features."""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+
+from distclust.errors import InputError
+from distclust.seeding import row_keys
+from distclust.store import Matrix
+
+Array = npt.NDArray[Any]
+Columns = npt.NDArray[np.int64]
+
+_ROWS_KEPT = 4096
+_NAMES_SEARCHED = 5_000_000  # beyond, looking for a near name would take too long
+_SUGGESTIONS = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The rows of a query.
+
+    Attributes
+    ----------
+    names
+        How they are called.
+    rows
+        Their numbers in the corpus, without repeats; empty for raw vectors.
+    vectors
+        Their features, CSR, shape (n, n_features).
+    """
+
+    names: list[str]
+    rows: npt.NDArray[np.int64]
+    vectors: scipy.sparse.csr_array
+
+
+class Items:
+    """The rows of a corpus as items with names; thread-safe."""
+
+    def __init__(self, matrix: Matrix) -> None:
+        self.matrix = matrix
+        self._lock = threading.Lock()
+        self._features: dict[int, Columns] = {}
+
+    @functools.cached_property
+    def has_text_ids(self) -> bool:
+        """Whether items are called by text rather than by number."""
+        if self.matrix.n_blocks == 0:
+            return False
+        return bool(self.matrix.block_ids(0).dtype.kind not in "iu")
+
+    def choose(self, items: Any, where: str) -> Chosen:
+        """Return the rows that a query names: ids, numbers of rows, or raw vectors.
+
+        A repeated item counts once. Whole numbers are ids where the corpus has such, and
+        numbers of rows where its ids are text.
+        """
+        vectors = self._as_vectors(items, where)
+        if vectors is not None:
+            names = [f"vector {i}" for i in range(vectors.shape[0])]
+            return Chosen(names, np.empty(0, np.int64), vectors)
+        listed = [items] if isinstance(items, str | int | np.integer) else list(items)
+        if not listed:
+            hint = "Name at least one item."
+            raise InputError(where, "a query of one item or more", "an empty one", hint)
+        rows = np.array(list(dict.fromkeys(self.find(listed, where).tolist())), np.int64)
+        names = [str(name) for name in self.matrix.ids_at(rows)]
+        return Chosen(names, rows, self.vectors(rows))
+
+    def find(self, names: Sequence[Any], where: str) -> npt.NDArray[np.int64]:
+        """Return the number of the row of every name.
+
+        Raises
+        ------
+        InputError
+            If one is unknown; the message has names that are near to it.
+        """
+        rows = np.full(len(names), -1)
+        by_name = [i for i, name in enumerate(names) if not self._is_row_number(name)]
+        for i, name in enumerate(names):
+            if self._is_row_number(name):
+                rows[i] = self._checked(int(name), where)
+        if by_name:
+            rows[by_name] = self._find_ids([names[i] for i in by_name], where)
+        return rows
+
+    def vectors(self, rows: npt.NDArray[np.int64]) -> scipy.sparse.csr_array:
+        """Return the features of some rows, CSR."""
+        missing = [row for row in rows.tolist() if row not in self._features]
+        found = {row: self._features[row] for row in rows.tolist() if row not in set(missing)}
+        for block, chosen, places in self.matrix.places_of(missing):
+            for i, columns in zip(chosen.tolist(), self._read(block, places), strict=True):
+                found[missing[i]] = columns
+        with self._lock:
+            while self._features and len(self._features) + len(missing) > _ROWS_KEPT:
+                self._features.pop(next(iter(self._features)))
+            self._features.update({row: found[row] for row in missing[:_ROWS_KEPT]})
+        lists = [found[row] for row in rows.tolist()]
+        return pattern(lists, self.matrix.shape[1])
+
+    def values(self, rows: npt.NDArray[np.int64]) -> Any:
+        """Return some rows with their values: CSR, or a dense array."""
+        parts: list[Any] = []
+        order = []
+        for block, chosen, places in self.matrix.places_of(rows):
+            parts.append(self.matrix.block(block)[places])
+            order.append(chosen)
+        back = np.argsort(np.concatenate([np.empty(0, np.int64), *order]))
+        if self.matrix.is_sparse:
+            return scipy.sparse.csr_array(scipy.sparse.vstack(parts, format="csr"))[back]
+        return np.concatenate(parts)[back]
+
+    def complete(self, text: str, limit: int = 10) -> list[str]:
+        """Return names that begin with the text, then names that have it inside."""
+        wanted = text.casefold().strip()
+        if not wanted:
+            return []
+        ordered, names = self._by_name
+        found: list[str] = []
+        at = bisect.bisect_left(ordered, wanted)
+        while at < len(ordered) and ordered[at].startswith(wanted) and len(found) < limit:
+            found.append(names[at])
+            at += 1
+        taken = set(found)
+        text_of_all, starts = self._joined
+        at = text_of_all.find(wanted)
+        while at >= 0 and len(found) < limit:
+            number = bisect.bisect_right(starts, at) - 1
+            if names[number] not in taken:
+                found.append(names[number])
+                taken.add(names[number])
+            at = text_of_all.find(wanted, starts[number] + len(ordered[number]) + 1)
+        return found
+
+    def nearest(self, name: str, limit: int = _SUGGESTIONS) -> list[str]:
+        """Return the names most like one, the most alike first."""
+        if self.matrix.shape[0] > _NAMES_SEARCHED:
+            return []
+        from rapidfuzz import fuzz, process
+
+        ordered, names = self._by_name
+        found = process.extract(
+            name.casefold(), ordered, scorer=fuzz.WRatio, limit=limit, score_cutoff=60
+        )
+        return [names[at] for _, _, at in found]
+
+    @functools.cached_property
+    def _by_name(self) -> tuple[list[str], list[str]]:
+        """All names without case in alphabetical order, and as they are."""
+        names = [
+            str(name) for i in range(self.matrix.n_blocks) for name in self.matrix.block_ids(i)
+        ]
+        pairs = sorted((name.casefold(), name) for name in names)
+        return [folded for folded, _ in pairs], [name for _, name in pairs]
+
+    @functools.cached_property
+    def _joined(self) -> tuple[str, list[int]]:
+        """All names in one text, and where each begins."""
+        ordered, _ = self._by_name
+        starts = np.cumsum([0, *(len(name) + 1 for name in ordered)])[:-1]
+        return "\n".join(ordered), starts.tolist()
+
+    @functools.cached_property
+    def _by_key(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """Keys of all ids, ascending, and the rows they belong to."""
+        keys = [self.matrix.block_keys(i) for i in range(self.matrix.n_blocks)]
+        together = np.concatenate([np.empty(0, np.uint64), *keys])
+        order = np.argsort(together, kind="stable")
+        return together[order], order
+
+    def _is_row_number(self, name: Any) -> bool:
+        return isinstance(name, int | np.integer) and self.has_text_ids
+
+    def _checked(self, row: int, where: str) -> int:
+        n_rows = self.matrix.shape[0]
+        if not 0 <= row < n_rows:
+            hint = "Rows are counted from 0."
+            raise InputError(where, f"a row from 0 to {n_rows - 1:,}", f"{row:,}", hint)
+        return row
+
+    def _find_ids(self, names: list[Any], where: str) -> npt.NDArray[np.int64]:
+        kind: Any = object if self.has_text_ids else np.int64
+        try:
+            wanted = np.array([str(n) if self.has_text_ids else int(n) for n in names], kind)
+        except (ValueError, TypeError, OverflowError):
+            wrong = next(name for name in names if not _is_number(name))
+            hint = "The ids of this corpus are numbers."
+            raise InputError(where, "the id of an item", repr(wrong), hint) from None
+        keys, rows = self._by_key
+        found = np.full(len(names), -1)
+        at = np.searchsorted(keys, wanted_keys := row_keys(wanted))
+        for i, (position, key) in enumerate(zip(at.tolist(), wanted_keys.tolist(), strict=True)):
+            while position < len(keys) and keys[position] == key:
+                row = int(rows[position])
+                if str(self.matrix.ids_at([row])[0]) == str(wanted[i]):
+                    found[i] = row
+                    break
+                position += 1
+            if found[i] < 0:
+                raise self._unknown(str(names[i]), where)
+        return found
+
+    def _unknown(self, name: str, where: str) -> InputError:
+        near = self.nearest(name) if self.has_text_ids else []
+        hint = "Check the spelling."
+        if near:
+            hint = f"Did you mean {_one_of(near)}?"
+        return InputError(where, "an item of the corpus", repr(name), hint)
+
+    def _read(self, block: int, places: Array) -> list[Columns]:
+        """Return the columns of the ones of some rows of a block."""
+        compact = self.matrix.compact_block(block)
+        if compact is not None and len(compact.ids) == 1:
+            lengths, ids = compact.lengths[0], compact.ids[0]
+            ends = np.cumsum(lengths, dtype=np.int64)
+            return [
+                compact.order[ids[ends[i] - lengths[i] : ends[i]]].astype(np.int64) for i in places
+            ]
+        block_rows: Any = self.matrix.block(block)
+        rows = scipy.sparse.csr_array(block_rows[places])
+        rows.sort_indices()
+        pairs = zip(rows.indptr[:-1], rows.indptr[1:], strict=True)
+        return [rows.indices[a:b].astype(np.int64) for a, b in pairs]
+
+    def _as_vectors(self, items: Any, where: str) -> scipy.sparse.csr_array | None:
+        """Return raw vectors as CSR, or None for names."""
+        if scipy.sparse.issparse(items) or (isinstance(items, np.ndarray) and items.ndim == 2):
+            given = scipy.sparse.csr_array(items)
+        elif isinstance(items, list | tuple) and items and isinstance(items[0], np.ndarray):
+            given = scipy.sparse.csr_array(np.stack(items))
+        elif isinstance(items, np.ndarray) and items.dtype.kind in "bf":
+            hint = "One raw vector has shape (1, n_features); numbers of rows are integers."
+            raise InputError(where, "ids, numbers of rows or rows", f"{items.dtype} values", hint)
+        else:
+            return None
+        n_features = self.matrix.shape[1]
+        if given.shape[1] != n_features or given.shape[0] == 0:
+            expected = f"raw vectors of {n_features:,} features"
+            raise InputError(where, expected, f"shape {given.shape}", "Pass one row an item.")
+        given.eliminate_zeros()
+        given.sort_indices()
+        return given
+
+
+def pattern(lists: Sequence[Columns], n_features: int) -> scipy.sparse.csr_array:
+    """Return rows of ones from the columns of each."""
+    indptr = np.cumsum([0, *(len(columns) for columns in lists)])
+    indices = np.concatenate([np.empty(0, np.int64), *lists])
+    ones = np.ones(len(indices), np.int8)
+    return scipy.sparse.csr_array((ones, indices, indptr), shape=(len(lists), n_features))
+
+
+def _is_number(name: Any) -> bool:
+    try:
+        int(name)
+    except (ValueError, TypeError):
+        return False
+    return True
+
+
+def _one_of(names: list[str]) -> str:
+    quoted = [repr(name) for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
