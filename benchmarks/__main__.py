@@ -16,6 +16,7 @@ from benchmarks import (
     large_quality,
     quality_bhc,
     quality_rose,
+    sets,
     speed,
     stores,
 )
@@ -32,7 +33,17 @@ EXAMPLES = """examples:
 
 def all_problems() -> dict[str, Problem]:
     """Every problem by name."""
-    modules = (quality_bhc, quality_rose, speed, stores, ingest, large, large_plan, large_quality)
+    modules = (
+        quality_bhc,
+        quality_rose,
+        speed,
+        stores,
+        ingest,
+        large,
+        large_plan,
+        large_quality,
+        sets,
+    )
     return {problem.name: problem for module in modules for problem in module.problems()}
 
 

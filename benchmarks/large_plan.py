@@ -2,7 +2,8 @@
 
 The model is :class:`distclust.report.plan.LargeCost`, linear in its rates. The rates are
 fitted by non-negative least squares of relative errors to runs of different rows, columns
-and workers; the run it is checked on was not among them. Its answer for a billion rows on a
+and workers, with the clusters and passes that each run had; the run it is checked on was not
+among them. Its answer for a billion rows on a
 hundred workers goes far beyond this machine: it supposes that storage keeps up with the
 workers, and that a network moves the stated bytes.
 """
@@ -21,9 +22,12 @@ import distclust
 from benchmarks.large import fit_apart
 from benchmarks.problem import Problem, Results, Size, table
 from distclust.report.plan import LargeCost, LargeRates, duration, size
+from distclust.trees.estimators import RandomizedBHC
 
 CLUSTERS = 200
-FITTED_RATES = ("start", "each_pass", "each_task", "each_result", "value", "row", "score")
+FITTED_RATES = ("start", "row", "value", "score", "number")
+# Measured by themselves: a pass over a store whose tasks do nothing, and such a task.
+EACH_PASS, EACH_RESULT = 0.05, 0.004
 
 
 @dataclass(frozen=True)
@@ -53,43 +57,49 @@ def make_runs(size: Size) -> Runs:
         (
             Run(300_000, 64, 1),
             Run(1_000_000, 64, 2),
-            Run(3_000_000, 64, 1),
-            Run(3_000_000, 64, 2),
+            Run(5_000_000, 64, 1),
+            Run(5_000_000, 64, 2),
+            Run(10_000_000, 64, 1),
             Run(1_000_000, 256, 1),
-            Run(1_000_000, 256, 2),
-            Run(4_000_000, 16, 1),
-            Run(4_000_000, 16, 2),
+            Run(2_000_000, 256, 2),
+            Run(5_000_000, 32, 1),
+            Run(5_000_000, 32, 2),
         ),
-        Run(5_000_000, 128, 2),
+        Run(6_000_000, 128, 2),
         CLUSTERS,
     )
 
 
 def run_plan(runs: Runs) -> Results:
     """Measure, fit, check, ask."""
-    measured = [_measured(run, runs.clusters) for run in (*runs.fitted, runs.checked)]
-    seconds = np.array([run["seconds"] for run in measured])
-    columns = np.array([_columns(run, runs.clusters) for run in (*runs.fitted, runs.checked)])
-    base = np.array(
-        [_cost(run, runs.clusters, _rates({})).seconds for run in (*runs.fitted, runs.checked)]
-    )
+    every = (*runs.fitted, runs.checked)
+    measured = [_measured(run, runs.clusters) for run in every]
+    shapes = [_Shape(m["n_leaves"], m["n_passes"]) for m in measured]
+    pairs = list(zip(every, shapes, strict=True))
+    seconds = np.array([m["seconds"] for m in measured])
+    columns = np.array([_columns(run, shape) for run, shape in pairs])
+    base = np.array([_cost(run, shape, _rates({})).seconds for run, shape in pairs])
     train = slice(0, len(runs.fitted))
     weights = 1.0 / seconds[train]
     found, _ = scipy.optimize.nnls(
         columns[train] * weights[:, None], np.maximum(seconds - base, 0.0)[train] * weights
     )
     rates = dict(zip(FITTED_RATES, found.tolist(), strict=True))
-    told = [
-        {
-            **dataclasses.asdict(run),
-            "seconds": float(seconds[i]),
-            "model": _cost(run, runs.clusters, _rates(rates)).seconds,
-            "worker_bytes": measured[i]["worker_bytes"],
-            "model_bytes": _cost(run, runs.clusters, _rates(rates)).memory_bytes,
-        }
-        for i, run in enumerate((*runs.fitted, runs.checked))
-    ]
-    asked = _cost(runs.asked, runs.clusters, _rates(rates))
+    told = []
+    for i, (run, shape) in enumerate(pairs):
+        cost = _cost(run, shape, _rates(rates))
+        told.append(
+            {
+                **dataclasses.asdict(run),
+                **dataclasses.asdict(shape),
+                "seconds": float(seconds[i]),
+                "model": cost.seconds,
+                "worker_bytes": measured[i]["worker_bytes"],
+                "model_bytes": cost.memory_bytes,
+            }
+        )
+    most_passes = max(shape.passes for shape in shapes)
+    asked = _cost(runs.asked, _Shape(runs.clusters, most_passes), _rates(rates))
     figures = ("seconds", "memory_bytes", "read_bytes", "moved_bytes", "disk_bytes", "passes")
     return {
         "rates": rates,
@@ -116,21 +126,46 @@ def _measured(run: Run, n_clusters: int) -> dict[str, Any]:
         return fit_apart("RandomizedBHC", f"{folder}/rows.zarr", folder, *options)
 
 
-def _cost(run: Run, n_clusters: int, rates: LargeRates) -> LargeCost:
-    return LargeCost(run.rows, run.columns, run.workers, n_clusters=n_clusters, rates=rates)
+@dataclass(frozen=True)
+class _Shape:
+    """What a fit found: clusters, and passes that moved rows."""
+
+    clusters: int
+    passes: int
+
+
+def _cost(run: Run, shape: _Shape, rates: LargeRates) -> LargeCost:
+    return LargeCost(
+        run.rows,
+        run.columns,
+        run.workers,
+        sample_size=RandomizedBHC()._method(run.columns, "plan").settings.sample_size,
+        n_clusters=shape.clusters,
+        moving_passes=shape.passes,
+        rates=rates,
+    )
 
 
 def _rates(values: dict[str, float]) -> LargeRates:
-    """Rates that are fitted, zero where not given; the others keep their own values."""
+    """Rates that are fitted, zero where not given, and those measured by themselves."""
     given = {name: values.get(name, 0.0) for name in FITTED_RATES}
-    score = {"Bernoulli": given.pop("score"), "": 0.0}
-    return LargeRates(score=score, **given)
+    return LargeRates(
+        start=given["start"],
+        each_pass=EACH_PASS,
+        each_task=0.0,
+        each_result=EACH_RESULT,
+        value=given["value"],
+        row=given["row"],
+        score={"": given["score"]},
+        pair=0.0,
+        number={"": given["number"]},
+    )
 
 
-def _columns(run: Run, n_clusters: int) -> list[float]:
+def _columns(run: Run, shape: _Shape) -> list[float]:
     """Seconds of a run for one unit of each rate: the model is linear in them."""
-    nothing = _cost(run, n_clusters, _rates({})).seconds
-    return [_cost(run, n_clusters, _rates({name: 1.0})).seconds - nothing for name in FITTED_RATES]
+    nothing = _cost(run, shape, _rates({})).seconds
+    return [_cost(run, shape, _rates({name: 1.0})).seconds - nothing for name in FITTED_RATES]
 
 
 def summarise_plan(results: Results) -> str:
@@ -140,6 +175,8 @@ def summarise_plan(results: Results) -> str:
             f"{run['rows']:,}",
             str(run["columns"]),
             str(run["workers"]),
+            str(run["clusters"]),
+            str(run["passes"]),
             f"{run['seconds']:.2f}",
             f"{run['model']:.2f}",
             f"{run['model'] / run['seconds']:.2f}",
@@ -150,7 +187,8 @@ def summarise_plan(results: Results) -> str:
         for i, run in enumerate(results["runs"])
     ]
     header = [
-        "rows", "columns", "workers", "seconds", "model", "ratio", "MB of a worker", "model", "",
+        "rows", "columns", "workers", "clusters", "moving passes", "seconds", "model", "ratio",
+        "MB of a worker", "model", "",
     ]  # fmt: skip
     rates = ", ".join(f"{name} {value:.2g}" for name, value in results["rates"].items())
     asked = results["asked"]

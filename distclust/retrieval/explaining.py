@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse
 from scipy.special import gammaln
 
 from distclust.families import Family, Multinomial
@@ -122,5 +121,5 @@ def _added(family: Family, row: Floats, stats: Floats) -> Floats:
 
 
 def _dense(rows: Any) -> Floats:
-    dense: Any = scipy.sparse.csr_array(rows).toarray() if scipy.sparse.issparse(rows) else rows
+    dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
     return np.asarray(dense, np.float64)

@@ -100,7 +100,8 @@ class BinaryPrior:
     @functools.cached_property
     def means(self) -> Floats:
         """Prior probability of every feature, shape (J,)."""
-        return (self.ones + self.smoothing) / (self.n_rows + 2.0 * self.smoothing)
+        smoothed = (self.ones + self.smoothing) / (self.n_rows + 2.0 * self.smoothing)
+        return np.asarray(smoothed, np.float64)
 
     @functools.cached_property
     def alpha(self) -> Floats:

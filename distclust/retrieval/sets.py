@@ -410,7 +410,8 @@ class BayesianSets:
 
     def _check_asked(self, k: int, engine: str, where: str) -> None:
         self._check_fitted(where)
-        if not isinstance(k, int | np.integer) or isinstance(k, bool) or k < 1:
+        given: Any = k
+        if isinstance(given, bool) or not isinstance(given, int | np.integer) or given < 1:
             raise InputError(f"{where}: k", "a whole number of at least 1", repr(k), "Try 10.")
         if engine not in ("auto", "index", "scan"):
             hint = "Leave it out."
