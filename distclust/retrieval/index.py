@@ -18,7 +18,7 @@ import functools
 import json
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -60,6 +60,10 @@ class Index(Protocol):
     @property
     def first_rows(self) -> npt.NDArray[np.int64]:
         """First row of every shard, and the number of rows, shape (n_shards + 1,)."""
+
+    @property
+    def ones(self) -> Ones:
+        """How many rows have each feature, shape (n_features,)."""
 
     def shard(self, number: int) -> Shard:
         """Return a shard, opened once."""
@@ -116,6 +120,7 @@ class HeldIndex:
 
     shards: tuple[Shard, ...]
     n_features: int
+    _priors: dict[tuple[float, float], BinaryPrior] = field(default_factory=dict, repr=False)
 
     @property
     def n_shards(self) -> int:
@@ -136,10 +141,20 @@ class HeldIndex:
         """Return a shard."""
         return self.shards[number]
 
-    @functools.cache  # noqa: B019  lives as long as the index
     def prior(self, kappa: float, smoothing: float) -> BinaryPrior:
         """Return the prior that the corpus implies."""
-        return BinaryPrior(int(self.first_rows[-1]), self.ones, kappa, smoothing)
+        return _kept_prior(self._priors, self, kappa, smoothing)
+
+
+def _kept_prior(
+    kept: dict[tuple[float, float], BinaryPrior], index: Index, kappa: float, smoothing: float
+) -> BinaryPrior:
+    """Return a prior that was made before, so that what it keeps is found again."""
+    found = kept.get((kappa, smoothing))
+    if found is None:
+        found = BinaryPrior(int(index.first_rows[-1]), index.ones, kappa, smoothing)
+        kept[kappa, smoothing] = found
+    return found
 
 
 def build_in_memory(matrix: Matrix) -> HeldIndex:
@@ -248,11 +263,7 @@ class StoredIndex:
 
     def prior(self, kappa: float, smoothing: float) -> BinaryPrior:
         """Return the prior that the corpus implies."""
-        key = (kappa, smoothing)
-        if key not in self._priors:
-            n_rows = int(self.first_rows[-1])
-            self._priors[key] = BinaryPrior(n_rows, self.ones, kappa, smoothing)
-        return self._priors[key]
+        return _kept_prior(self._priors, self, kappa, smoothing)
 
     def _open_shard(self, number: int) -> Shard:
         where = self._objects.where(file_key(self.version.id, _folder(number)))

@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 Columns = npt.NDArray[np.int64]
 
 _ROWS_KEPT = 4096
+_ID_BLOCKS_KEPT = 256  # some hundred megabytes of text at most
 _NAMES_SEARCHED = 5_000_000  # beyond, looking for a near name would take too long
 _SUGGESTIONS = 3
 
@@ -51,6 +52,7 @@ class Items:
         self.matrix = matrix
         self._lock = threading.Lock()
         self._features: dict[int, Columns] = {}
+        self._block_ids = functools.lru_cache(_ID_BLOCKS_KEPT)(matrix.block_ids)
 
     @functools.cached_property
     def has_text_ids(self) -> bool:
@@ -74,7 +76,7 @@ class Items:
             hint = "Name at least one item."
             raise InputError(where, "a query of one item or more", "an empty one", hint)
         rows = np.array(list(dict.fromkeys(self.find(listed, where).tolist())), np.int64)
-        names = [str(name) for name in self.matrix.ids_at(rows)]
+        names = [str(name) for name in self.ids_at(rows)]
         return Chosen(names, rows, self.vectors(rows))
 
     def find(self, names: Sequence[Any], where: str) -> npt.NDArray[np.int64]:
@@ -107,6 +109,15 @@ class Items:
             self._features.update({row: found[row] for row in missing[:_ROWS_KEPT]})
         lists = [found[row] for row in rows.tolist()]
         return pattern(lists, self.matrix.shape[1])
+
+    def ids_at(self, rows: npt.ArrayLike) -> Array:
+        """Return the ids of some rows; blocks of ids that were read are kept."""
+        found: list[Any] = [None] * np.size(rows)
+        for block, chosen, places in self.matrix.places_of(rows):
+            ids = self._block_ids(block)
+            for i, place in zip(chosen.tolist(), places.tolist(), strict=True):
+                found[i] = ids[place]
+        return np.array(found, object if self.has_text_ids else np.int64)
 
     def values(self, rows: npt.NDArray[np.int64]) -> Any:
         """Return some rows with their values: CSR, or a dense array."""
@@ -202,7 +213,7 @@ class Items:
         for i, (position, key) in enumerate(zip(at.tolist(), wanted_keys.tolist(), strict=True)):
             while position < len(keys) and keys[position] == key:
                 row = int(rows[position])
-                if str(self.matrix.ids_at([row])[0]) == str(wanted[i]):
+                if str(self.ids_at([row])[0]) == str(wanted[i]):
                     found[i] = row
                     break
                 position += 1

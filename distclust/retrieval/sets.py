@@ -320,7 +320,7 @@ class BayesianSets:
         size = suggested_size(scores, chosen.vectors.shape[0], self.n_items_)
         engine, reason, seconds = how
         return Ranking(
-            ids=self.matrix_.ids_at(rows),
+            ids=self.items_.ids_at(rows),
             rows=rows,
             log_scores=scores,
             query=tuple(chosen.names),
