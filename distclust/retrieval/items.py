@@ -246,9 +246,9 @@ class Items:
     def _as_vectors(self, items: Any, where: str) -> scipy.sparse.csr_array | None:
         """Return raw vectors as CSR, or None for names."""
         if scipy.sparse.issparse(items) or (isinstance(items, np.ndarray) and items.ndim == 2):
-            given = scipy.sparse.csr_array(items)
+            given = _csr(items)
         elif isinstance(items, list | tuple) and items and isinstance(items[0], np.ndarray):
-            given = scipy.sparse.csr_array(np.stack(items))
+            given = _csr(np.stack(items))
         elif isinstance(items, np.ndarray) and items.dtype.kind in "bf":
             hint = "One raw vector has shape (1, n_features); numbers of rows are integers."
             raise InputError(where, "ids, numbers of rows or rows", f"{items.dtype} values", hint)
@@ -269,6 +269,10 @@ def pattern(lists: Sequence[Columns], n_features: int) -> scipy.sparse.csr_array
     indices = np.concatenate([np.empty(0, np.int64), *lists])
     ones = np.ones(len(indices), np.int8)
     return scipy.sparse.csr_array((ones, indices, indptr), shape=(len(lists), n_features))
+
+
+def _csr(values: Any) -> scipy.sparse.csr_array:
+    return scipy.sparse.csr_array(values)
 
 
 def _is_number(name: Any) -> bool:
