@@ -26,6 +26,7 @@ Indices = npt.NDArray[np.int64]
 
 TOGETHER = 8  # queries that share the reading of a row
 ROUNDING = 2.0**-24  # relative error of a 32-bit sum, for each of its terms
+EXACT_ROUNDING = 2.0**-52  # twice that of an exact sum: with the error of a threshold
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,14 +119,18 @@ def scan_span(span: Span, weighed: Weighed) -> list[Top]:
     total = weighed.bases + weighed.gains
     weights = np.zeros((total.shape[1], _whole(n_queries)), np.float32)
     weights[:, :n_queries] = total.T
-    largest = np.abs(weights[:, :n_queries]).max(axis=0, initial=0.0)
+    largest = np.abs(weights[:, :n_queries]).max(axis=0, initial=0.0).astype(np.float64)
+    # Base and gain may cancel; exact scores add them apart and have the rounding of both.
+    apart = np.abs(weighed.bases).max(axis=1) + weighed.gains.max(axis=1)
     for rows in span:
         ones = Ones.of(rows)
         sums = approximate(ones, weights)
         longest = float(ones.lengths.max(initial=0))
+        approximation = ROUNDING * longest * largest
+        exactness = EXACT_ROUNDING * (longest * apart + np.abs(weighed.constants))
+        slacks = (longest + 4.0) * (approximation + exactness)
         for q in range(n_queries):
-            slack = (longest + 4.0) * ROUNDING * longest * float(largest[q])
-            tops[q] = _improve(tops[q], rows.start, ones, sums[:, q], slack, weighed, q)
+            tops[q] = _improve(tops[q], rows.start, ones, sums[:, q], slacks[q], weighed, q)
     return tops
 
 

@@ -24,7 +24,7 @@ import scipy.sparse
 from distclust.errors import StoreError
 from distclust.retrieval.prior import BinaryPrior, Query
 from distclust.retrieval.ranking import Top, best, highest, just_below
-from distclust.retrieval.scanning import ROUNDING
+from distclust.retrieval.scanning import EXACT_ROUNDING, ROUNDING
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
@@ -98,8 +98,11 @@ class Shard:
         weights[asked.places[has_bit]] += query.gains[has_bit]
         tables = np.empty((self.bits.shape[1], 256), np.float32)
         numerics.byte_tables(weights, tables)
-        n_terms = len(query.columns) + len(tables) + 4.0
+        # Roundings on the way of a row: one a list, one a byte, eight in the tables, and a few
+        # where numbers become 32 bits and where bounds are added.
+        n_terms = len(query.columns) + len(tables) + 16.0
         slack = ROUNDING * n_terms * (float(query.gains.sum()) + resting.largest)
+        slack += EXACT_ROUNDING * abs(query.constant)
         found = np.arange(self.n_rows)
         threshold = floor - query.constant - slack
         if floor > -np.inf:
@@ -281,7 +284,7 @@ def _check(shard: Shard, where: str) -> None:
         and _ascends_below(shard.bit_columns, shard.n_features)
     )
     if not is_sound:
-        hint = "Build the index again: `distclust sets build`."
+        hint = "Build the index again: `distclust sets build --fresh`."
         raise StoreError(where, "a shard of an index", "lists that do not fit together", hint)
 
 
