@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse
 
+from distclust.engine import as_matrix
 from distclust.errors import InputError
 from distclust.seeding import row_keys
 from distclust.store import Matrix
@@ -24,6 +25,7 @@ _ROWS_KEPT = 4096
 _ID_BLOCKS_KEPT = 256  # some hundred megabytes of text at most
 _NAMES_SEARCHED = 5_000_000  # beyond, looking for a near name would take too long
 _SUGGESTIONS = 3
+_IDS = np.iinfo(np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,8 @@ class Items:
         if vectors is not None:
             names = [f"vector {i}" for i in range(vectors.shape[0])]
             return Chosen(names, np.empty(0, np.int64), vectors)
-        listed = [items] if isinstance(items, str | int | np.integer) else list(items)
+        is_one = isinstance(items, str | int | np.integer) or not isinstance(items, Iterable)
+        listed = [items] if is_one else list(items)
         if not listed:
             hint = "Name at least one item."
             raise InputError(where, "a query of one item or more", "an empty one", hint)
@@ -98,8 +101,9 @@ class Items:
 
     def vectors(self, rows: npt.NDArray[np.int64]) -> scipy.sparse.csr_array:
         """Return the features of some rows, CSR."""
-        missing = [row for row in rows.tolist() if row not in self._features]
-        found = {row: self._features[row] for row in rows.tolist() if row not in set(missing)}
+        with self._lock:
+            found = {row: self._features[row] for row in rows.tolist() if row in self._features}
+        missing = [row for row in rows.tolist() if row not in found]
         for block, chosen, places in self.matrix.places_of(missing):
             for i, columns in zip(chosen.tolist(), self._read(block, places), strict=True):
                 found[missing[i]] = columns
@@ -190,7 +194,7 @@ class Items:
         return together[order], order
 
     def _is_row_number(self, name: Any) -> bool:
-        return isinstance(name, int | np.integer) and self.has_text_ids
+        return self.has_text_ids and not isinstance(name, str) and _whole(name) is not None
 
     def _checked(self, row: int, where: str) -> int:
         n_rows = self.matrix.shape[0]
@@ -200,13 +204,7 @@ class Items:
         return row
 
     def _find_ids(self, names: list[Any], where: str) -> npt.NDArray[np.int64]:
-        kind: Any = object if self.has_text_ids else np.int64
-        try:
-            wanted = np.array([str(n) if self.has_text_ids else int(n) for n in names], kind)
-        except (ValueError, TypeError, OverflowError):
-            wrong = next(name for name in names if not _is_number(name))
-            hint = "The ids of this corpus are numbers."
-            raise InputError(where, "the id of an item", repr(wrong), hint) from None
+        wanted = self._as_ids(names, where)
         keys, rows = self._by_key
         found = np.full(len(names), -1)
         at = np.searchsorted(keys, wanted_keys := row_keys(wanted))
@@ -220,6 +218,21 @@ class Items:
             if found[i] < 0:
                 raise self._unknown(str(names[i]), where)
         return found
+
+    def _as_ids(self, names: list[Any], where: str) -> Array:
+        """Return names as ids are stored: text, or whole numbers."""
+        if self.has_text_ids:
+            return np.array([str(name) for name in names], object)
+        numbers = []
+        for name in names:
+            number = _whole(name)
+            if number is None:
+                hint = "The ids of this corpus are numbers."
+                raise InputError(where, "the id of an item", repr(name)[:80], hint)
+            if not _IDS.min <= number <= _IDS.max:
+                raise self._unknown(str(name), where)
+            numbers.append(number)
+        return np.array(numbers, np.int64)
 
     def _unknown(self, name: str, where: str) -> InputError:
         near = self.nearest(name) if self.has_text_ids else []
@@ -245,22 +258,21 @@ class Items:
 
     def _as_vectors(self, items: Any, where: str) -> scipy.sparse.csr_array | None:
         """Return raw vectors as CSR, or None for names."""
-        if scipy.sparse.issparse(items) or (isinstance(items, np.ndarray) and items.ndim == 2):
-            given = _csr(items)
-        elif isinstance(items, list | tuple) and items and isinstance(items[0], np.ndarray):
-            given = _csr(np.stack(items))
-        elif isinstance(items, np.ndarray) and items.dtype.kind in "bf":
-            hint = "One raw vector has shape (1, n_features); numbers of rows are integers."
-            raise InputError(where, "ids, numbers of rows or rows", f"{items.dtype} values", hint)
-        else:
+        is_table = scipy.sparse.issparse(items) or getattr(items, "ndim", 0) == 2
+        if isinstance(items, list | tuple) and items:
+            is_table = isinstance(items[0], np.ndarray | list | tuple)
+        if not is_table:
+            if isinstance(items, np.ndarray) and items.dtype.kind in "bf":
+                hint = "One raw vector has shape (1, n_features); numbers of rows are integers."
+                expected, got = "ids, numbers of rows or rows", f"{items.dtype} values"
+                raise InputError(where, expected, got, hint)
             return None
+        given: Any = as_matrix(items, where=where).read_all()
         n_features = self.matrix.shape[1]
-        if given.shape[1] != n_features or given.shape[0] == 0:
+        if given.shape[1] != n_features:
             expected = f"raw vectors of {n_features:,} features"
             raise InputError(where, expected, f"shape {given.shape}", "Pass one row an item.")
-        given.eliminate_zeros()
-        given.sort_indices()
-        return given
+        return scipy.sparse.csr_array(given)
 
 
 def pattern(lists: Sequence[Columns], n_features: int) -> scipy.sparse.csr_array:
@@ -271,16 +283,16 @@ def pattern(lists: Sequence[Columns], n_features: int) -> scipy.sparse.csr_array
     return scipy.sparse.csr_array((ones, indices, indptr), shape=(len(lists), n_features))
 
 
-def _csr(values: Any) -> scipy.sparse.csr_array:
-    return scipy.sparse.csr_array(values)
-
-
-def _is_number(name: Any) -> bool:
+def _whole(name: Any) -> int | None:
+    """Return the whole number that a name is, or None."""
+    if isinstance(name, bool | np.bool_):
+        return None
+    if isinstance(name, int | np.integer):
+        return int(name)
     try:
-        int(name)
-    except (ValueError, TypeError):
-        return False
-    return True
+        return int(name) if isinstance(name, str) else None
+    except ValueError:
+        return None
 
 
 def _one_of(names: list[str]) -> str:
