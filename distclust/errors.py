@@ -4,7 +4,8 @@
 
     DistclustError                       where: expected X, got Y. What to do.
     ├── InputError (ValueError)          data or parameters refused before work starts
-    │   └── OtherRowsError               not the rows that unfinished work began with
+    │   ├── OtherRowsError               not the rows that unfinished work began with
+    │   └── UnknownItemError             a query names an item that the corpus does not have
     ├── MissingFileError (FileNotFoundError)
     ├── ModelFormatError (ValueError)    a model file that cannot be trusted
     ├── StoreError (ValueError)          a store that cannot be trusted
@@ -56,6 +57,23 @@ class InputError(DistclustError, ValueError):
 
 class OtherRowsError(InputError):
     """Rows that differ from those with which unfinished work began; the work is kept."""
+
+
+class UnknownItemError(InputError):
+    """A query names an item that the corpus does not have; some names are near to it."""
+
+    def __init__(self, where: str, item: str, suggestions: tuple[str, ...] = ()) -> None:
+        quoted = [repr(name) for name in suggestions]
+        hint = "Check the spelling."
+        if quoted:
+            listed = ", ".join(quoted[:-1])
+            hint = f"Did you mean {f'{listed} or ' if listed else ''}{quoted[-1]}?"
+        super().__init__(where, "an item of the corpus", repr(item), hint)
+        self.item = item
+        self.suggestions = suggestions
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.where, self.item, self.suggestions)
 
 
 class MissingFileError(DistclustError, FileNotFoundError):

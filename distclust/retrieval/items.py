@@ -14,7 +14,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from distclust.engine import as_matrix
-from distclust.errors import InputError
+from distclust.errors import InputError, UnknownItemError
 from distclust.seeding import row_keys
 from distclust.store import Matrix
 
@@ -234,12 +234,9 @@ class Items:
             numbers.append(number)
         return np.array(numbers, np.int64)
 
-    def _unknown(self, name: str, where: str) -> InputError:
+    def _unknown(self, name: str, where: str) -> UnknownItemError:
         near = self.nearest(name) if self.has_text_ids else []
-        hint = "Check the spelling."
-        if near:
-            hint = f"Did you mean {_one_of(near)}?"
-        return InputError(where, "an item of the corpus", repr(name), hint)
+        return UnknownItemError(where, name, tuple(near))
 
     def _read(self, block: int, places: Array) -> list[Columns]:
         """Return the columns of the ones of some rows of a block."""
@@ -293,8 +290,3 @@ def _whole(name: Any) -> int | None:
         return int(name) if isinstance(name, str) else None
     except ValueError:
         return None
-
-
-def _one_of(names: list[str]) -> str:
-    quoted = [repr(name) for name in names]
-    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
