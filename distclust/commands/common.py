@@ -113,9 +113,9 @@ def _children_ignore_interrupts() -> Iterator[None]:
 
 
 @contextmanager
-def followed(common: Common) -> Iterator[None]:
-    """Show the progress of what is inside as the options say."""
-    with progress("off" if common.quiet else "auto"):
+def followed(common: Common, after: float = 0.0) -> Iterator[None]:
+    """Show the progress of what is inside as the options say, if it lasts so many seconds."""
+    with progress("off" if common.quiet else "auto", after=after):
         if common.events is None:
             yield
             return

@@ -37,11 +37,11 @@ def is_store(source: str) -> bool:
     return is_url(source) or os.path.isdir(source)
 
 
-def open_results(out: str) -> ResultsStore:
+def open_results(out: str, option: str = "--out") -> ResultsStore:
     """Return the results store that an output names; refuse a folder of other things."""
     from distclust.store.results import ResultsStore
 
-    hint = "Choose another name with --out."
+    hint = f"Choose another name with {option}."
     if os.path.isfile(out):
         raise InputError(out, "a results store, or nothing", "a file", hint)
     results = ResultsStore(out)

@@ -40,7 +40,9 @@ class Listener(Protocol):
 
 
 @contextmanager
-def progress(mode: Mode = "auto", *, file: TextIO | None = None) -> Iterator[None]:
+def progress(
+    mode: Mode = "auto", *, file: TextIO | None = None, after: float = 0.0
+) -> Iterator[None]:
     """Show the progress of all work inside the ``with`` block.
 
     Parameters
@@ -51,6 +53,8 @@ def progress(mode: Mode = "auto", *, file: TextIO | None = None) -> Iterator[Non
         shows nothing. ``"auto"`` chooses by where `file` leads.
     file
         Where to write; standard error when left out.
+    after
+        Show nothing of work that is done in fewer seconds.
 
     Examples
     --------
@@ -63,7 +67,7 @@ def progress(mode: Mode = "auto", *, file: TextIO | None = None) -> Iterator[Non
     if mode == "off":
         yield
         return
-    listener = _open(mode, file)
+    listener = Patient(mode, file, after) if after > 0.0 else _open(mode, file)
     try:
         with listen(listener):
             yield
@@ -107,6 +111,31 @@ def _open(mode: Mode, file: TextIO) -> Listener:
         return NotebookLine()
     modes = "one of 'auto', 'bar', 'lines', 'notebook', 'off'"
     raise InputError("progress(mode)", modes, repr(mode), "Choose one of them.")
+
+
+class Patient:
+    """Another display, opened only once work has lasted some seconds."""
+
+    def __init__(self, mode: Mode, file: TextIO, seconds: float) -> None:
+        self._mode = mode
+        self._file = file
+        self._from = time.monotonic() + seconds
+        self._display: Listener | None = None
+        self._lock = threading.Lock()
+
+    def __call__(self, event: Event) -> None:
+        """Pass an event on if it is late enough."""
+        if time.monotonic() < self._from:
+            return
+        with self._lock:
+            if self._display is None:
+                self._display = _open(self._mode, self._file)
+        self._display(event)
+
+    def close(self) -> None:
+        """Close the display if there is one."""
+        if self._display is not None:
+            self._display.close()
 
 
 class Bars:

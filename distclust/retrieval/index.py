@@ -47,7 +47,7 @@ KIND = "sets-index"
 _FACTS = "index.json"
 _FORMAT = 1
 _RAW = Chain(())
-_HINT = "Build it again: `distclust sets build`."
+_HINT = "Build it again: `distclust sets build --fresh`."
 
 
 class Index(Protocol):
@@ -257,10 +257,6 @@ class StoredIndex:
         """Return the words of a shard, checked."""
         return self._content(f"{_folder(number)}/c/0").view(np.uint16)
 
-    def facts(self, number: int) -> dict[str, Any]:
-        """Return what `index.json` says about a shard."""
-        return dict(self._facts["shards"][number])
-
     def prior(self, kappa: float, smoothing: float) -> BinaryPrior:
         """Return the prior that the corpus implies."""
         return _kept_prior(self._priors, self, kappa, smoothing)
@@ -309,13 +305,16 @@ def open_index(url: str) -> StoredIndex | None:
     return _open_once(store.url, version.id)
 
 
-def build_index(matrix: StoredMatrix, url: str, stage: str = "building the index") -> StoredIndex:
+def build_index(
+    matrix: StoredMatrix, url: str, stage: str = "building the index", *, fresh: bool = False
+) -> StoredIndex:
     """Build the index of a stored corpus, or bring it up to date; one that is is kept.
 
-    An interrupted build is resumed: shards that were finished are kept.
+    An interrupted build is resumed: shards that were finished are kept. A `fresh` one makes
+    all shards, whatever is there.
     """
     store = ResultsStore(url)
-    before = open_index(url)
+    before = None if fresh else open_index(url)
     if before is not None and before.fingerprint == matrix.fingerprint:
         return before
     identity: dict[str, Any] = {
@@ -324,7 +323,8 @@ def build_index(matrix: StoredMatrix, url: str, stage: str = "building the index
         "seed": None,
         "input_fingerprint": matrix.fingerprint,
     }
-    with store.begin(**identity, run=store.find_run(**identity)) as draft:
+    run = None if fresh else store.find_run(**identity)
+    with store.begin(**identity, run=run) as draft:
         version = draft.publish() if draft.is_sealed else _write(matrix, draft, before, stage)
     return _open_once(store.url, version.id)
 
@@ -349,7 +349,13 @@ def _write(matrix: StoredMatrix, draft: Draft, before: StoredIndex | None, stage
     draft.write(f"ones/{METADATA}", encode_json(spec.metadata()))
     document = {"format": _FORMAT, "n_features": matrix.shape[1], "shards": facts}
     draft.write(_FACTS, json.dumps(document).encode())
-    metrics = {"n_rows": matrix.shape[0], "n_ones": int(total.sum()), "n_shards": len(sources)}
+    metrics = {
+        "n_rows": matrix.shape[0],
+        "n_ones": int(total.sum()),
+        "n_shards": len(sources),
+        "n_taken_over": sum(job.known_as is not None for job in jobs),
+        "n_resumed": len(sources) - len(jobs),
+    }
     return draft.publish(metrics)
 
 
@@ -391,13 +397,8 @@ def _write_shard(
     job: _Job, matrix: StoredMatrix, place: DraftPlace, before: StoredIndex | None
 ) -> _Made:
     """Write one shard; runs on a worker that sees the store."""
-    if before is not None and job.known_as is not None:
-        shard, words = before.shard(job.known_as), before.words(job.known_as)
-        facts = before.facts(job.known_as)
-        facts.pop("source")
-    else:
-        shard = make_shard(job.number, matrix)
-        words, facts = shards.to_words(shard)
+    shard = _taken_over(job, before) or make_shard(job.number, matrix)
+    words, facts = shards.to_words(shard)
     folder = _folder(job.number)
     spec = ArraySpec(words.shape, (max(len(words), 1),), words.dtype, _RAW, facts)
     chunk, described = spec.encode(words), encode_json(spec.metadata())
@@ -408,6 +409,16 @@ def _write_shard(
     ones = shard.count_ones()
     columns = np.flatnonzero(ones)
     return _Made(files, columns, ones[columns])
+
+
+def _taken_over(job: _Job, before: StoredIndex | None) -> Shard | None:
+    """Return a shard of the index before, unless it is not there or was damaged."""
+    if before is None or job.known_as is None:
+        return None
+    try:
+        return before.shard(job.known_as)
+    except StoreError:
+        return None
 
 
 def _source(number: int, matrix: StoredMatrix) -> str:
@@ -422,4 +433,5 @@ def check_matches(index: StoredIndex, matrix: Matrix, where: str) -> None:
     """Refuse an index of other rows."""
     if getattr(matrix, "fingerprint", None) != index.fingerprint:
         got = "one built before rows were added or deleted"
-        raise InputError(where, "the index of these rows", got, _HINT)
+        hint = "Bring it up to date: `distclust sets build`."
+        raise InputError(where, "the index of these rows", got, hint)

@@ -119,8 +119,8 @@ class BinaryPrior:
         found = self._bases.get(n_items)
         if found is None:
             found = self._make_base(n_items)
-            while len(self._bases) >= _SIZES_KEPT:
-                self._bases.pop(next(iter(self._bases)), None)
+            for other in list(self._bases)[_SIZES_KEPT - 1 :]:
+                self._bases.pop(other, None)  # another thread may have been here
             self._bases[n_items] = found
         return found
 
@@ -140,7 +140,7 @@ class BinaryPrior:
         found, counts = found[order], counts[order]
         alpha, beta = self.alpha[found], self.beta[found]
         # log((beta + N - s) / (beta + N)): what the constant loses, the gains have.
-        lost = np.log1p(-counts / (beta + n_items))
+        lost = _log_share(beta + (n_items - counts), counts)
         gains = np.log1p(counts / alpha) - lost
         constant = self.base(n_items).constant + float(lost.sum())
         return Query(int(n_items), found, gains, constant)
@@ -150,3 +150,12 @@ class BinaryPrior:
         weights = self.base(query.n_items).weights.copy()
         weights[query.columns] += query.gains
         return weights
+
+
+def _log_share(part: Floats, rest: Floats) -> Floats:
+    """Return ``log(part / (part + rest))`` with all its digits, be it near 0 or not."""
+    whole = part + rest
+    shares = np.log(part / whole)
+    is_large = rest <= part
+    shares[is_large] = np.log1p(-rest[is_large] / whole[is_large])
+    return shares

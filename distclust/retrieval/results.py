@@ -106,14 +106,16 @@ class Ranking:
 
     def __rich__(self) -> Table:
         from rich.table import Table
+        from rich.text import Text
 
-        table = Table(title=f"Like {self.title}", caption=self.footnote)
+        # Names are text, not markup: they may have brackets.
+        table = Table(title=Text(f"Like {self.title}"), caption=Text(self.footnote))
         table.add_column("", justify="right", style="dim")
         table.add_column("item")
         table.add_column("log score", justify="right")
         for i, (name, score) in enumerate(self):
             style = None if i < self.suggested_size else "dim"
-            table.add_row(str(i + 1), str(name), f"{score:.3f}", style=style)
+            table.add_row(str(i + 1), Text(str(name)), f"{score:.3f}", style=style)
         return table
 
 
@@ -212,6 +214,7 @@ class Explanation:
     def __rich__(self) -> Any:
         from rich.console import Group
         from rich.table import Table
+        from rich.text import Text
 
         features = Table(title="Features that define the set")
         for name, justify in (("feature", "left"), ("weight", "right"), ("query", "right")):
@@ -219,14 +222,16 @@ class Explanation:
         features.add_column("corpus", justify="right")
         for feature in self.features:
             shares = f"{feature.in_query:.0%}", f"{feature.in_corpus:.2%}"
-            features.add_row(feature.name, f"{feature.weight:.2f}", *shares)
-        reasons = Table(title=f"Like {self.ranking.title}", caption=self.ranking.footnote)
+            features.add_row(Text(feature.name), f"{feature.weight:.2f}", *shares)
+        title, footnote = Text(f"Like {self.ranking.title}"), Text(self.ranking.footnote)
+        reasons = Table(title=title, caption=footnote)
         reasons.add_column("item")
         reasons.add_column("log score", justify="right")
         reasons.add_column("because of")
         for result in self.results:
             because = ", ".join(f"{name} {weight:+.2f}" for name, weight in result.features[:5])
-            reasons.add_row(str(result.id), f"{result.log_score:.3f}", because)
+            name = Text(str(result.id))
+            reasons.add_row(name, f"{result.log_score:.3f}", Text(because))
         return Group(features, reasons)
 
 

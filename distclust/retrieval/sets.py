@@ -124,21 +124,25 @@ class BayesianSets:
             self._prior = found.prior(self.kappa, self.smoothing)
         else:
             self._prior = BinaryPrior(
-                self.n_items_, _count_ones(matrix, where), self.kappa, self.smoothing
+                self.n_items_, count_ones(matrix, where), self.kappa, self.smoothing
             )
         return self
 
-    def build_index(self, path: str | os.PathLike[str] | None = None) -> Self:
+    def build_index(
+        self, path: str | os.PathLike[str] | None = None, *, fresh: bool = False
+    ) -> Self:
         """Build the index, or bring it up to date: in a store beside the corpus or in memory.
 
-        Needed once; queries choose it where it is quicker. For binary features.
+        Needed once; queries choose it where it is quicker. For binary features. A `fresh`
+        one takes nothing over from what is there.
         """
         where = "BayesianSets.build_index"
         self._check_binary(where)
         if isinstance(self.matrix_, StoredMatrix):
             place = self.index_place if path is None else os.fspath(path)
             assert place is not None, "a stored corpus has a place"
-            self.index_ = build_index(self.matrix_, place)
+            self.index_place = place
+            self.index_ = build_index(self.matrix_, place, fresh=fresh)
         else:
             if path is not None:
                 hint = "Ingest the rows into a store first, or leave out the path."
@@ -422,11 +426,12 @@ class BayesianSets:
             raise InputError(where, "a fitted index", "one without a corpus", "Call fit first.")
 
 
-def _count_ones(matrix: Matrix, where: str) -> npt.NDArray[np.int64]:
+def count_ones(matrix: Matrix, where: str) -> npt.NDArray[np.int64]:
     """Return how many rows have each feature; refuse anything but zeros and ones."""
     from distclust.families import Bernoulli
 
-    profile = profile_matrix(matrix, stage="counting features")
+    known = matrix.known_profile if isinstance(matrix, StoredMatrix) else None
+    profile = known or profile_matrix(matrix, stage="counting features")
     if int(np.asarray(profile.n_missing).sum()):
         hint = "Fill them in or drop the rows; an absent feature is a zero."
         raise InputError(where, "zeros and ones", "missing values", hint)

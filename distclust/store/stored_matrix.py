@@ -17,7 +17,7 @@ import numpy.typing as npt
 from distclust.seeding import Keys
 from distclust.store.generation import Generation
 from distclust.store.layouts import CompactBlock
-from distclust.store.matrix import Block, Column, Matrix
+from distclust.store.matrix import Block, Column, Matrix, Profile
 from distclust.store.row_views import join_values, keep_values
 from distclust.store.work import reading
 
@@ -120,6 +120,14 @@ class StoredMatrix(Matrix):
     def block_signature(self, index: int) -> str:
         """Return what block `index` is made of; equal ones hold equal rows."""
         return self._generation.signature(*self._span(index))
+
+    @property
+    def known_profile(self) -> Profile | None:
+        """Facts about every column, kept when rows were written; None if some were deleted."""
+        if self._generation.manifest.n_deleted > 0 or not self._generation.segments:
+            return None
+        parts = (segment.profile for segment in self._generation.segments)
+        return functools.reduce(Profile.combine, parts)
 
     def read_all(self) -> Block:
         """All live rows in memory as one block."""
