@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -119,8 +120,7 @@ class BinaryPrior:
         found = self._bases.get(n_items)
         if found is None:
             found = self._make_base(n_items)
-            for other in list(self._bases)[_SIZES_KEPT - 1 :]:
-                self._bases.pop(other, None)  # another thread may have been here
+            make_room(self._bases, _SIZES_KEPT)
             self._bases[n_items] = found
         return found
 
@@ -159,3 +159,10 @@ def _log_share(part: Floats, rest: Floats) -> Floats:
     is_large = rest <= part
     shares[is_large] = np.log1p(-rest[is_large] / whole[is_large])
     return shares
+
+
+def make_room(kept: dict[Any, Any], most: int) -> None:
+    """Remove the oldest so that with one more there are at most so many; for many threads."""
+    oldest = list(kept)
+    for name in oldest[: max(len(oldest) + 1 - most, 0)]:
+        kept.pop(name, None)

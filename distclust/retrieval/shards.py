@@ -22,7 +22,7 @@ import numpy.typing as npt
 import scipy.sparse
 
 from distclust.errors import StoreError
-from distclust.retrieval.prior import BinaryPrior, Query
+from distclust.retrieval.prior import BinaryPrior, Query, make_room
 from distclust.retrieval.ranking import Top, best, highest, just_below
 from distclust.retrieval.scanning import EXACT_ROUNDING, ROUNDING
 
@@ -62,7 +62,7 @@ class Shard:
     bit_columns: Array
     bit_places: Array
     bits: Array
-    _resting: dict[int, Resting] = field(default_factory=dict, repr=False)
+    _resting: dict[tuple[float, float, int], Resting] = field(default_factory=dict, repr=False)
 
     @property
     def n_ones(self) -> int:
@@ -139,12 +139,12 @@ class Shard:
 
     def resting(self, prior: BinaryPrior, n_items: int) -> Resting:
         """Return what all queries of one size share; the last few are kept."""
-        found = self._resting.get(n_items)
+        key = (prior.kappa, prior.smoothing, n_items)  # the counts are those of the index
+        found = self._resting.get(key)
         if found is None:
             found = Resting.of(self, prior, n_items)
-            while len(self._resting) >= _SIZES_KEPT:
-                self._resting.pop(next(iter(self._resting)), None)
-            self._resting[n_items] = found
+            make_room(self._resting, _SIZES_KEPT)
+            self._resting[key] = found
         return found
 
     def _look_up(self, query: Query) -> Asked:
