@@ -206,7 +206,7 @@ class Explanation:
         lines = [repr(self.ranking), "Features of the query"]
         lines += [
             f"  {feature.name:<{width}}  {feature.weight:>7.3f}  "
-            f"{feature.in_query:6.1%} of the query, {feature.in_corpus:.2%} of all"
+            f"{feature.in_query:.3g} in the query, {feature.in_corpus:.3g} in the corpus"
             for feature in self.features
         ]
         return "\n".join(lines)
@@ -216,13 +216,6 @@ class Explanation:
         from rich.table import Table
         from rich.text import Text
 
-        features = Table(title="Features that define the set")
-        for name, justify in (("feature", "left"), ("weight", "right"), ("query", "right")):
-            features.add_column(name, justify=justify)  # type: ignore[arg-type]
-        features.add_column("corpus", justify="right")
-        for feature in self.features:
-            shares = f"{feature.in_query:.0%}", f"{feature.in_corpus:.2%}"
-            features.add_row(Text(feature.name), f"{feature.weight:.2f}", *shares)
         title, footnote = Text(f"Like {self.ranking.title}"), Text(self.ranking.footnote)
         reasons = Table(title=title, caption=footnote)
         reasons.add_column("item")
@@ -232,7 +225,25 @@ class Explanation:
             because = ", ".join(f"{name} {weight:+.2f}" for name, weight in result.features[:5])
             name = Text(str(result.id))
             reasons.add_row(name, f"{result.log_score:.3f}", Text(because))
-        return Group(features, reasons)
+        return Group(
+            _feature_table("Features of the query", self.features),
+            _feature_table("Features of all ranked items", self.group_features),
+            reasons,
+        )
+
+
+def _feature_table(title: str, features: tuple[Feature, ...]) -> Table:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title)
+    table.add_column("feature")
+    for head in ("weight", "here", "corpus"):
+        table.add_column(head, justify="right")
+    for feature in features:
+        means = f"{feature.in_query:.3g}", f"{feature.in_corpus:.3g}"
+        table.add_row(Text(feature.name), f"{feature.weight:.2f}", *means)
+    return table
 
 
 def suggested_size(log_scores: npt.NDArray[np.float64], n_items: int, n_rows: int) -> int:

@@ -196,12 +196,17 @@ class BayesianSets:
         ]
 
     def explain(
-        self, items: Any, k: int = 10, exclude_query: bool = False, n_features: int = 10
+        self,
+        items: Any,
+        k: int = 10,
+        exclude_query: bool = False,
+        n_features: int = 10,
+        engine: Engine = "auto",
     ) -> Explanation:
         """Say which features define the set, and what each adds to every ranked item."""
         where = "BayesianSets.explain"
-        self._check_asked(k, "auto", where)
-        ranking = self.query(items, k, exclude_query)
+        self._check_asked(k, engine, where)
+        ranking = self.query(items, k, exclude_query, engine)
         chosen = self.items_.choose(items, where)
         names = [column.name for column in self.matrix_.columns]
         if self._prior is not None:
