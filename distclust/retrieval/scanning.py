@@ -26,6 +26,7 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 TOGETHER = 8  # queries that share the reading of a row
+_WEIGHTS_AT_ONCE = 2**22  # of all features and queries of a pass: some 32 MB, thrice
 _COARSEST = 0.5  # nats that packed sums may be off: more would cost too many exact scores
 
 ROUNDING = 2.0**-24  # relative error of a 32-bit sum, for each of its terms
@@ -107,12 +108,19 @@ class Weighed:
 def scan(
     matrix: Matrix, prior: BinaryPrior, queries: Sequence[Query], k: int, stage: str = ""
 ) -> list[Top]:
-    """Return the best `k` rows for every query, from one pass."""
-    weighed = Weighed.of(prior, queries, k)
-    tops = [NOBODY] * len(queries)
-    for found in map_spans(scan_span, matrix, weighed, stage=stage):
-        tops = [merge(pair, k) for pair in zip(tops, found, strict=True)]
-    return tops
+    """Return the best `k` rows for every query.
+
+    From one pass, or from one for every so many queries whose weights fit into memory.
+    """
+    size = max(_WEIGHTS_AT_ONCE // len(prior.ones) // TOGETHER, 1) * TOGETHER
+    best_rows: list[Top] = []
+    for first in range(0, len(queries), size):
+        weighed = Weighed.of(prior, queries[first : first + size], k)
+        tops = [NOBODY] * len(weighed.constants)
+        for found in map_spans(scan_span, matrix, weighed, stage=stage):
+            tops = [merge(pair, k) for pair in zip(tops, found, strict=True)]
+        best_rows += tops
+    return best_rows
 
 
 def scan_span(span: Span, weighed: Weighed) -> list[Top]:
