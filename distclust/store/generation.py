@@ -30,6 +30,7 @@ from distclust.store.manifest import (
 )
 from distclust.store.matrix import Block, block_dtype, block_rows_for, slice_csr
 from distclust.store.objects import Objects, open_objects
+from distclust.store.resident import Resident
 from distclust.store.row_views import KeptRows, join_values, live_mask
 from distclust.store.rows import Rows, RowSource
 from distclust.store.segments import CompactBlock, Segment, SegmentReader
@@ -58,6 +59,7 @@ class Generation:
         self.number = record.number
         self.digest = record.digest
         self.manifest = manifest
+        self._compact: Resident[CompactBlock] = Resident(_bytes_of)
         self._cut_block = functools.lru_cache(_CUT_BLOCKS)(self._read_block)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -177,7 +179,7 @@ class Generation:
         a, b = reader.block_bounds(j)
         if others or cut.stop - cut.start != b - a or reader.spec.layout != "compact":
             return None
-        return reader.compact_block(j)
+        return self._compact.get((k, j), lambda: reader.compact_block(j))
 
     def signature(self, start: int, stop: int) -> str:
         """Return what stored positions ``[start, stop)`` are: parts of segments, deleted rows."""
@@ -237,6 +239,11 @@ class _StoredRows:
         names = [name for name, _ in generation.manifest.obs]
         obs = {name: generation.obs(name, start, stop) for name in names}
         return Rows(generation.values(start, stop), generation.ids(start, stop), obs)
+
+
+def _bytes_of(block: CompactBlock) -> int:
+    counts = block.counts or ()
+    return sum(part.nbytes for part in (*block.lengths, *block.ids, *counts))
 
 
 def _common_type(dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
