@@ -264,11 +264,7 @@ class Items:
                 expected, got = "ids, numbers of rows or rows", f"{items.dtype} values"
                 raise InputError(where, expected, got, hint)
             return None
-        given: Any = as_matrix(items, where=where).read_all()
-        n_features = self.matrix.shape[1]
-        if given.shape[1] != n_features:
-            expected = f"raw vectors of {n_features:,} features"
-            raise InputError(where, expected, f"shape {given.shape}", "Pass one row an item.")
+        given: Any = as_matrix(items, columns=self.matrix.columns, where=where).read_all()
         return scipy.sparse.csr_array(given)
 
 

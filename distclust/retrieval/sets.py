@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
 import time
 import warnings
@@ -33,12 +32,13 @@ from distclust.retrieval.items import Chosen, Items
 from distclust.retrieval.prior import BinaryPrior, Query
 from distclust.retrieval.ranking import Top
 from distclust.retrieval.results import Explanation, Ranking, suggested_size
-from distclust.store import Matrix
+from distclust.store import Matrix, profile_block
 from distclust.store.stored_matrix import StoredMatrix
 
 Engine = Literal["auto", "index", "scan"]
 
 _BERNOULLI = "bernoulli"
+_LEAST, _MOST = 1e-20, 1e20  # of kappa and smoothing: beyond, logarithms lose their digits
 _SCAN_FROM = 0.5  # of all ones in the lists of a query: then a scan reads less
 
 
@@ -117,16 +117,23 @@ class BayesianSets:
         self._prior: BinaryPrior | None = None
         self._n_asked = 0
         self.index_place = self._place(index)
+        vars(self).pop("_corpus_means", None)
+        try:
+            self._learn(index, where)
+        except BaseException:
+            del self.matrix_  # without a prior it is not fitted
+            raise
+        return self
+
+    def _learn(self, index: str | os.PathLike[str] | None, where: str) -> None:
         if self.family != _BERNOULLI:
             self.family_ = self._resolved_family(where)
         elif (found := self._stored_index(index, where)) is not None:
             self.index_ = found
             self._prior = found.prior(self.kappa, self.smoothing)
         else:
-            self._prior = BinaryPrior(
-                self.n_items_, count_ones(matrix, where), self.kappa, self.smoothing
-            )
-        return self
+            ones = count_ones(self.matrix_, where)
+            self._prior = BinaryPrior(self.n_items_, ones, self.kappa, self.smoothing)
 
     def build_index(
         self, path: str | os.PathLike[str] | None = None, *, fresh: bool = False
@@ -182,16 +189,27 @@ class BayesianSets:
         where = "BayesianSets.query"
         self._check_asked(k, engine, where)
         begun = time.perf_counter()
-        chosen = [self.items_.choose(items, where) for items in queries]
+        chosen = [self._choose(items, where) for items in queries]
+        return self._answer(chosen, int(k), exclude_query, engine, where, begun)
+
+    def _answer(
+        self,
+        chosen: list[Chosen],
+        k: int,
+        exclude_query: bool,
+        engine: Engine,
+        where: str,
+        begun: float,
+    ) -> list[Ranking]:
         if not chosen:
             return []
         spare = max(len(part.rows) for part in chosen) if exclude_query else 0
-        wanted = min(int(k) + spare, self.n_items_)
+        wanted = min(k + spare, self.n_items_)
         tops, engine_used, reason = self._search(chosen, wanted, engine, where)
         self._n_asked += len(chosen)
         each = (time.perf_counter() - begun) / len(chosen)
         return [
-            self._ranking(part, top, int(k), exclude_query, (engine_used, reason, each))
+            self._ranking(part, top, k, exclude_query, (engine_used, reason, each))
             for part, top in zip(chosen, tops, strict=True)
         ]
 
@@ -206,11 +224,12 @@ class BayesianSets:
         """Say which features define the set, and what each adds to every ranked item."""
         where = "BayesianSets.explain"
         self._check_asked(k, engine, where)
-        ranking = self.query(items, k, exclude_query, engine)
-        chosen = self.items_.choose(items, where)
+        begun = time.perf_counter()
+        chosen = self._choose(items, where)
+        (ranking,) = self._answer([chosen], int(k), exclude_query, engine, where, begun)
         names = [column.name for column in self.matrix_.columns]
         if self._prior is not None:
-            query = self._weigh(chosen, where)
+            query = self._weigh(chosen)
             return explain_binary(
                 ranking, chosen, query, self._prior, self.items_, names, n_features
             )
@@ -223,9 +242,9 @@ class BayesianSets:
         """Return the scores of all items as a Dask array, computed when it is asked for."""
         where = "BayesianSets.log_scores"
         self._check_fitted(where)
-        chosen = self.items_.choose(items, where)
+        chosen = self._choose(items, where)
         if self._prior is not None:
-            query = self._weigh(chosen, where)
+            query = self._weigh(chosen)
             base = self._prior.base(query.n_items).weights
             gains = np.zeros(len(base))
             gains[query.columns] = query.gains
@@ -241,13 +260,8 @@ class BayesianSets:
         if self.index_ is not None and self._prior is not None:
             for size in sizes:
                 first = np.flatnonzero(self._prior.is_used)[:1]
-                search(
-                    self.index_,
-                    self.kappa,
-                    self.smoothing,
-                    [self._prior.query(size, first, np.ones(len(first)))],
-                    1,
-                )
+                query = self._prior.query(size, first, np.ones(len(first)))
+                search(self.index_, self._prior.kappa, self._prior.smoothing, [query], 1)
             self._n_asked += 1
         return self
 
@@ -290,13 +304,13 @@ class BayesianSets:
             ]
             tops = exponential.scan(self.matrix_, self.family_, stats, wanted, "scanning")
             return tops, "scan", "no index for this family"
-        queries = [self._weigh(part, where) for part in chosen]
+        prior, queries = self._prior, [self._weigh(part) for part in chosen]
         use, reason = self._plan(queries, engine, where)
         if use == "index":
             assert self.index_ is not None, "the plan has looked"
-            tops = search(self.index_, self.kappa, self.smoothing, queries, wanted)
+            tops = search(self.index_, prior.kappa, prior.smoothing, queries, wanted)
             return tops, use, reason
-        tops = scanning.scan(self.matrix_, self._prior, queries, wanted, "scanning")
+        tops = scanning.scan(self.matrix_, prior, queries, wanted, "scanning")
         return tops, use, reason
 
     def _plan(self, queries: list[Query], engine: Engine, where: str) -> tuple[str, str]:
@@ -328,37 +342,51 @@ class BayesianSets:
         rows, scores = rows[:k], scores[:k]
         size = suggested_size(scores, chosen.vectors.shape[0], self.n_items_)
         engine, reason, seconds = how
+        n_others = self.n_items_ - (len(chosen.rows) if exclude else 0)
         return Ranking(
             ids=self.items_.ids_at(rows),
             rows=rows,
             log_scores=scores,
             query=tuple(chosen.names),
             suggested_size=size,
-            is_open=size == len(rows) < self.n_items_,
+            is_open=size == len(rows) < n_others,
             engine=engine,
             reason=reason,
             seconds=seconds,
         )
 
-    def _weigh(self, chosen: Chosen, where: str) -> Query:
-        prior = self._prior
-        assert prior is not None, "binary"
-        vectors = chosen.vectors
-        if len(vectors.data) and not (vectors.data == 1).all():
+    def _choose(self, items: Any, where: str) -> Chosen:
+        """Return the rows of a query, of values that the corpus may have."""
+        chosen = self.items_.choose(items, where)
+        if len(chosen.rows) == 0:
+            self._check_vectors(chosen.vectors, where)
+        return chosen
+
+    def _check_vectors(self, vectors: Any, where: str) -> None:
+        if self._prior is None:
+            assert self.family_ is not None, "fitted"
+            given = vectors if self.matrix_.is_sparse else vectors.toarray()
+            self.family_.check(profile_block(given), self.matrix_.columns, where)
+            return
+        if not (vectors.data == 1).all():
             hint = "Binarise them as the corpus was."
             raise InputError(where, "raw vectors of zeros and ones", "other values", hint)
-        sums = np.bincount(vectors.indices, minlength=len(prior.ones))
-        columns = np.flatnonzero(sums)
-        unknown = columns[(prior.ones[columns] == 0)]
-        if len(unknown) and self.smoothing == 0.0:
+        columns = np.unique(vectors.indices)
+        unknown = columns[self._prior.ones[columns] == 0]
+        if len(unknown) and self._prior.smoothing == 0.0:
             names = ", ".join(repr(self.matrix_.columns[j].name) for j in unknown[:3].tolist())
             warnings.warn(
                 f"{where}: {len(unknown)} features that no item of the corpus has were ignored "
                 f"({names}). Fit with smoothing above 0 to count them.",
                 UnknownFeaturesWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
-        return prior.query(vectors.shape[0], columns, sums[columns])
+
+    def _weigh(self, chosen: Chosen) -> Query:
+        assert self._prior is not None, "binary"
+        sums = np.bincount(chosen.vectors.indices, minlength=len(self._prior.ones))
+        columns = np.flatnonzero(sums)
+        return self._prior.query(chosen.vectors.shape[0], columns, sums[columns])
 
     def _values(self, chosen: Chosen) -> Any:
         """Return the rows of a query with their values, as the family takes them."""
@@ -411,11 +439,12 @@ class BayesianSets:
 
     def _check_parameters(self, where: str) -> None:
         hint = "For example kappa=2.0, smoothing=0.5."
-        for name, least in (("kappa", "above 0"), ("smoothing", "of at least 0")):
+        for name, others in (("kappa", ""), ("smoothing", "0, or ")):
             value: Any = getattr(self, name)
-            is_number = isinstance(value, int | float | np.number) and math.isfinite(value)
-            if not is_number or value < 0 or (name == "kappa" and value == 0):
-                raise InputError(f"{where}: {name}", f"a number {least}", repr(value), hint)
+            is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+            if not is_number or not (_LEAST <= value <= _MOST or (others and value == 0)):
+                expected = f"{others}a number from {_LEAST:g} to {_MOST:g}"
+                raise InputError(f"{where}: {name}", expected, repr(value), hint)
 
     def _check_asked(self, k: int, engine: str, where: str) -> None:
         self._check_fitted(where)
