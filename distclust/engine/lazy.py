@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from distclust.store import Matrix
+from distclust.store import Block, Matrix
 from distclust.store.row_labels import StoredLabels
 
 
@@ -32,18 +33,68 @@ def _read_chunk(number: Any, labels: StoredLabels) -> Any:
 def block_array(function: Callable[..., Any], matrix: Matrix, *shared: Any) -> Any:
     """Return ``function(block, start_row, *shared)`` of all blocks as a Dask array, one chunk each.
 
-    The function returns a float64 value a row.
+    The function returns a float64 value a row. Rows of a store are read, and those of a Dask
+    array computed, where a chunk of the result is; rows in memory are sent there.
     """
+    import dask
     import dask.array
     import numpy as np
 
     bounds = [matrix.block_bounds(i) for i in range(matrix.n_blocks)]
     sizes = tuple(stop - start for start, stop in bounds)
-    numbers = dask.array.from_array(np.arange(matrix.n_blocks), chunks=1)
-    return dask.array.map_blocks(
-        _call_block, numbers, function, matrix, shared, chunks=(sizes,), dtype=np.float64,
-        name=None, meta=np.empty(0),
-    )  # fmt: skip
+    if matrix.travels_by_name:
+        numbers = dask.array.from_array(np.arange(matrix.n_blocks), chunks=1)
+        return dask.array.map_blocks(
+            _call_block, numbers, function, matrix, shared, chunks=(sizes,), dtype=np.float64,
+            name=None, meta=np.empty(0),
+        )  # fmt: skip
+    call, common = dask.delayed(_call_read, pure=False), _held(_Call(function, shared))
+    parts = [call(common, *_arguments(matrix, i)) for i in range(matrix.n_blocks)]
+    chunks = [
+        dask.array.from_delayed(part, (size,), np.float64, np.empty(0))
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+    return dask.array.concatenate(chunks)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What is called for every block; Dask does not look inside."""
+
+    function: Callable[..., Any]
+    shared: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A block in memory, with the number of its first row."""
+
+    block: Block
+    start: int
+
+    def arguments(self) -> tuple[Block, int]:
+        return self.block, self.start
+
+
+def _arguments(matrix: Matrix, index: int) -> tuple[Any, ...]:
+    """Return how a block is put together, and the chunks that it takes."""
+    from distclust.engine.dask_matrix import DaskMatrix
+
+    if isinstance(matrix, DaskMatrix):
+        cut = matrix.cut(index)
+        return (_held(cut), *(matrix.chunks[j] for j in cut.chunks))
+    return (_held(_Whole(matrix.block(index), matrix.block_bounds(index)[0])),)
+
+
+def _held(value: Any) -> Any:
+    """Return a value as it is, as a task."""
+    import dask
+
+    return dask.delayed(value, traverse=False, pure=False)
+
+
+def _call_read(call: _Call, piece: Any, *chunks: Any) -> Any:
+    return call.function(*piece.arguments(*chunks), *call.shared)
 
 
 def _call_block(
