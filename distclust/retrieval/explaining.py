@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from distclust.families import Family, Multinomial
+from distclust.families import Categorical, Family, Multinomial
 from distclust.retrieval import exponential
 from distclust.retrieval.items import Chosen, Items
 from distclust.retrieval.prior import BinaryPrior, Query
 from distclust.retrieval.results import Contributions, Explanation, Feature, Ranking
+from distclust.store import Column
 
 Floats = npt.NDArray[np.float64]
 
@@ -65,49 +67,85 @@ def _heaviest(
 
 def explain_family(
     ranking: Ranking,
-    chosen: Chosen,
+    given: Any,
     family: Family,
     items: Items,
-    names: list[str],
-    corpus_means: Floats,
+    corpus_stats: Floats,
     n_features: int,
 ) -> Explanation:
-    """Explain by what each column adds to the log predictive ratio."""
-    rows = items.values(ranking.rows)
-    given = items.values(chosen.rows) if len(chosen.rows) else chosen.vectors
+    """Explain by what each column adds to the log predictive ratio.
+
+    Parameters
+    ----------
+    given
+        Rows of the query with their values.
+    corpus_stats
+        Statistics of all rows, shape (1, p).
+    """
+    columns = items.matrix.columns
     stats = exponential.query_statistics(family, given)
+    rows = items.values(ranking.rows) if len(ranking) else given[:0]
     results = []
     for i, (name, score) in enumerate(ranking):
-        added = _added(family, _dense(rows[[i]])[0], stats)
+        row = _dense(rows[[i]])[0]
+        added = _added(family, row, stats)
         order = np.argsort(-np.abs(added), kind="stable")[:n_features]
-        features = tuple((names[j], float(added[j])) for j in order.tolist())
+        features = tuple(
+            (_label(family, columns[j], row[j]), float(added[j])) for j in order.tolist()
+        )
         results.append(Contributions(name, score, features, score - float(added[order].sum())))
+    telling = functools.partial(_telling, family, corpus_stats, columns, n_features)
     group_stats = exponential.query_statistics(family, rows)
-    return Explanation(
-        ranking,
-        _telling(family, given, stats, names, corpus_means, n_features),
-        _telling(family, rows, group_stats, names, corpus_means, n_features),
-        tuple(results),
-    )
+    group_features = telling(group_stats) if len(ranking) else ()
+    return Explanation(ranking, telling(stats), group_features, tuple(results))
 
 
 def _telling(
     family: Family,
-    rows: Any,
-    stats: Floats,
-    names: list[str],
-    corpus_means: Floats,
+    corpus_stats: Floats,
+    columns: tuple[Column, ...],
     n_features: int,
+    stats: Floats,
 ) -> tuple[Feature, ...]:
-    """Return the columns that tell the mean row of a set most from any row."""
-    mean = _dense(rows).mean(axis=0)
-    typical = np.rint(mean) if family.name in ("poisson", "multinomial", "categorical") else mean
+    """Return the columns that tell the typical row of a set most from any row."""
+    if isinstance(family, Categorical):
+        typical, share, share_of_all = _modes(family, stats[0], corpus_stats[0])
+    else:
+        share, share_of_all = (family.feature_means(s)[0] for s in (stats[:1], corpus_stats))
+        typical = np.rint(share) if family.name in ("poisson", "multinomial") else share
     added = _added(family, typical, stats)
     order = np.argsort(-added, kind="stable")[:n_features]
     return tuple(
-        Feature(names[j], float(added[j]), float(mean[j]), float(corpus_means[j]))
+        Feature(
+            _label(family, columns[j], typical[j]),
+            float(added[j]),
+            float(share[j]),
+            float(share_of_all[j]),
+        )
         for j in order.tolist()
     )
+
+
+def _modes(family: Categorical, stats: Floats, corpus_stats: Floats) -> tuple[Floats, ...]:
+    """Return the most frequent level of every column in a set, and its shares in set and corpus."""
+    modes, share, share_of_all = np.full((3, family.n_features), np.nan)
+    ends = 1 + np.cumsum(family.n_levels)
+    for j, (end, n_levels) in enumerate(zip(ends.tolist(), family.n_levels, strict=True)):
+        counts, of_all = stats[end - n_levels : end], corpus_stats[end - n_levels : end]
+        if counts.any():  # else it is missing in all rows of the set
+            level = int(np.argmax(counts))
+            modes[j] = level
+            share[j] = counts[level] / counts.sum()
+            share_of_all[j] = of_all[level] / of_all.sum() if of_all.any() else np.nan
+    return modes, share, share_of_all
+
+
+def _label(family: Family, column: Column, value: float) -> str:
+    """Return how a feature is called: a column, or a level of one."""
+    if not isinstance(family, Categorical) or np.isnan(value):
+        return column.name
+    level = int(value)
+    return f"{column.name}={column.levels[level] if column.levels else level}"
 
 
 def _added(family: Family, row: Floats, stats: Floats) -> Floats:

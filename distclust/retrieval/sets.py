@@ -117,7 +117,7 @@ class BayesianSets:
         self._prior: BinaryPrior | None = None
         self._n_asked = 0
         self.index_place = self._place(index)
-        vars(self).pop("_corpus_means", None)
+        vars(self).pop("_corpus_statistics", None)
         try:
             self._learn(index, where)
         except BaseException:
@@ -227,16 +227,15 @@ class BayesianSets:
         begun = time.perf_counter()
         chosen = self._choose(items, where)
         (ranking,) = self._answer([chosen], int(k), exclude_query, engine, where, begun)
-        names = [column.name for column in self.matrix_.columns]
         if self._prior is not None:
+            names = [column.name for column in self.matrix_.columns]
             query = self._weigh(chosen)
             return explain_binary(
                 ranking, chosen, query, self._prior, self.items_, names, n_features
             )
         assert self.family_ is not None, "fitted"
-        return explain_family(
-            ranking, chosen, self.family_, self.items_, names, self._corpus_means, n_features
-        )
+        given, corpus = self._values(chosen), self._corpus_statistics
+        return explain_family(ranking, given, self.family_, self.items_, corpus, n_features)
 
     def log_scores(self, items: Any) -> Any:
         """Return the scores of all items as a Dask array, computed when it is asked for."""
@@ -396,11 +395,10 @@ class BayesianSets:
         return self.items_.values(chosen.rows)
 
     @functools.cached_property
-    def _corpus_means(self) -> npt.NDArray[np.float64]:
-        """Mean of every feature over the corpus, for explanations of other families."""
+    def _corpus_statistics(self) -> npt.NDArray[np.float64]:
+        """Statistics of all items, for explanations of other families, shape (1, p)."""
         assert self.family_ is not None, "not binary"
-        stats = reduce_blocks(exponential.corpus_statistics, self.matrix_, self.family_)
-        return np.asarray(self.family_.feature_means(stats)[0])
+        return reduce_blocks(exponential.corpus_statistics, self.matrix_, self.family_)
 
     def _check_binary(self, where: str) -> None:
         self._check_fitted(where)
