@@ -26,13 +26,24 @@ def load(path: str | os.PathLike[str]) -> Any:
     StoreError
         If there is no results store, or what it holds was altered.
     """
+    if _is_file(path):
+        return _from_file(os.fspath(path))
     from distclust.trees import load as load_tree
 
-    is_file = isinstance(path, str | os.PathLike) and os.path.isfile(path)
-    if is_file:
-        from distclust.retrieval.persistence import KIND, from_archive
+    return load_tree(path)  # type: ignore[arg-type]  # it says what it takes
 
-        archive = read_archive(path)
-        if archive.kind == KIND:
-            return from_archive(archive, os.fspath(path))
-    return load_tree(path)
+
+def _is_file(path: Any) -> bool:
+    return isinstance(path, str | os.PathLike) and os.path.isfile(path)
+
+
+def _from_file(path: str) -> Any:
+    from distclust.retrieval.persistence import KIND
+    from distclust.retrieval.persistence import from_archive as sets_from_archive
+
+    archive = read_archive(path)
+    if archive.kind == KIND:
+        return sets_from_archive(archive, path)
+    from distclust.trees.persistence import from_archive
+
+    return from_archive(archive, path)

@@ -119,7 +119,7 @@ def load(path: str | Path) -> TreeEstimator:
         from distclust.store.results import ResultsStore
 
         return read_model(ResultsStore(place))
-    return _from_archive(read_archive(place), place)
+    return from_archive(read_archive(place), place)
 
 
 def read_model(
@@ -128,7 +128,7 @@ def read_model(
     """Read the model of a version, or of the current one, with its labels where it has any."""
     with results.open_version(version_id) as reader:
         version = reader.version
-        model = _from_archive(reader.read_archive(MODEL_FILE), f"{results.url}, {version.id}")
+        model = from_archive(reader.read_archive(MODEL_FILE), f"{results.url}, {version.id}")
     if with_labels and LABELS_FILE in version.files and not hasattr(model, "labels_"):
         from distclust.trees.stored_fits import attach
 
@@ -136,7 +136,8 @@ def read_model(
     return model
 
 
-def _from_archive(archive: Archive, path: str) -> TreeEstimator:
+def from_archive(archive: Archive, path: str) -> TreeEstimator:
+    """Return the fitted model that an archive holds."""
     from distclust.trees.estimators import BHC, EMBHC, BayesianRoseTree, RandomizedBHC
 
     kinds = (BHC, BayesianRoseTree, RandomizedBHC, EMBHC)
