@@ -52,12 +52,23 @@ def save_sets(sets: BayesianSets, path: str | Path) -> None:
     if isinstance(matrix, StoredMatrix):
         facts["store"] = matrix.url
         facts["fingerprint"] = matrix.fingerprint
-        facts["index"] = sets.index_place
+        facts["index"] = _index_url(sets)
     else:
         facts["has_index"] = sets.index_ is not None
         facts["columns"] = [[c.name, c.kind, list(c.levels), c.number] for c in matrix.columns]
         arrays |= _corpus_arrays(matrix)
     write_archive(path, KIND, facts, arrays)
+
+
+def _index_url(sets: BayesianSets) -> str:
+    """Return where the index lies, or would be built, from wherever it is read."""
+    from distclust.retrieval.index import StoredIndex
+    from distclust.store.objects import open_objects
+
+    if isinstance(sets.index_, StoredIndex):
+        return sets.index_.url
+    assert sets.index_place is not None, "a stored corpus has a place"
+    return open_objects(sets.index_place).url
 
 
 def load_sets(path: str | os.PathLike[str]) -> BayesianSets:
