@@ -126,10 +126,11 @@ class BinaryPrior:
 
     def _make_base(self, n_items: int) -> Base:
         used = self.is_used
+        of_used = -np.log1p(n_items / self.beta[used])
         weights = np.zeros(len(self.ones))
-        weights[used] = -np.log1p(n_items / self.beta[used])
+        weights[used] = of_used
         shrink = -np.log1p(n_items / self.kappa)  # log((alpha + beta) / (alpha + beta + N))
-        return Base(weights, float(np.count_nonzero(used) * shrink - weights.sum()))
+        return Base(weights, float(len(of_used) * shrink - of_used.sum()))
 
     def query(self, n_items: int, columns: npt.ArrayLike, sums: npt.ArrayLike) -> Query:
         """Weigh a query of `n_items` rows, `sums` of which have each of the `columns`."""
