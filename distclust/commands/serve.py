@@ -60,7 +60,7 @@ def serve(store: str, serving: Serving, scheduler: str | None, common: Common) -
         timeout=seconds_of(serving.timeout, "--timeout"),
         token=serving.token,
         hosts=None if has_foreign_names else server.own_names(serving.host),
-        title=PurePosixPath(store.rstrip("/")).name,
+        title=PurePosixPath(store.rstrip("/")).name.removesuffix(".zarr"),
     )
     if common.plan:
         from distclust.report.sets import plan_query
