@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from distclust.cli.options import common_options, running_options, take_common
+from distclust.cli.sets_serve import serve
 
 FAMILIES = ("bernoulli", "categorical", "multinomial", "poisson", "diagonal-gaussian")
 
@@ -21,6 +22,7 @@ def sets() -> None:
     Example:
       distclust sets build films.zarr
       distclust sets query films.zarr "Mary Poppins" "Toy Story" -k 20
+      distclust sets serve films.zarr
     """
 
 
@@ -103,5 +105,7 @@ def query(store: str, items: tuple[str, ...], scheduler: str | None, **options: 
     asking = sets.Asking(**{name: options.pop(name) for name in names})
     sets.query(store, items, asking, scheduler, take_common(options))
 
+
+sets.add_command(serve)
 
 VERBS = (sets,)
