@@ -60,7 +60,7 @@ async def read_body(headers: Headers, receive: Receive, settings: Settings) -> b
     body = bytearray()
     n_read = 0
     try:
-        async with asyncio.timeout(settings.body_seconds):
+        async with asyncio.timeout(settings.patience):
             async for chunk in _chunks(receive):
                 n_read += len(chunk)
                 if n_read > _READ_ANYWAY * most:
@@ -68,7 +68,7 @@ async def read_body(headers: Headers, receive: Receive, settings: Settings) -> b
                 if n_read <= most:
                     body += chunk
     except TimeoutError:
-        expected = f"the whole body within {settings.body_seconds:g} seconds"
+        expected = f"the whole body within {settings.patience:g} seconds"
         got = f"{n_read:,} bytes of it"
         raise refusal(408, QUERY, expected, got, "Send it at once.", _CLOSE) from None
     if n_read > most:

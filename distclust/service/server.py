@@ -12,6 +12,7 @@ import ipaddress
 import logging
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,7 +25,6 @@ from distclust.service.metrics import Metrics
 from distclust.service.refusals import Refusal, refusal
 
 KEEP_ALIVE_SECONDS = 15
-PATIENCE_SECONDS = 10.0  # for the head of a request, and for an answer to be read
 GRACE_SECONDS = 10  # for running requests at the end
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -78,13 +78,19 @@ def url_of(bound: socket.socket) -> str:
 
 def run(service: Service, bound: socket.socket, on_start: Callable[[], None]) -> None:
     """Serve until the process is asked to end; requests that are running are finished."""
-    # Clients that are answered, clients that are refused, and some that only look.
-    most_connections = 2 * service.settings.limit + 100
-    protocol = type(
-        "Connection",
-        (_Connection,),
-        {"figures": service.metrics, "most_connections": most_connections},
-    )
+    make_server(service, on_start).run(sockets=[bound])
+
+
+def make_server(service: Service, on_start: Callable[[], None]) -> uvicorn.Server:
+    """Return the server of a service; setting its `should_exit` ends it."""
+    settings = service.settings
+    patient = {
+        "figures": service.metrics,
+        "patience": settings.patience,
+        # Clients that are answered, clients that are refused, and some that only look.
+        "most_connections": 2 * settings.limit + 100,
+    }
+    protocol = type("Connection", (_Connection,), patient)
     config = uvicorn.Config(
         service.app,
         http=protocol,
@@ -97,7 +103,7 @@ def run(service: Service, bound: socket.socket, on_start: Callable[[], None]) ->
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    _Server(config, on_start).run(sockets=[bound])
+    return _Server(config, on_start)
 
 
 class _Server(uvicorn.Server):
@@ -115,6 +121,9 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # Uvicorn would raise the signals again afterwards.
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         ends = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in ends}
         try:
@@ -131,16 +140,19 @@ class _Connection(H11Protocol):
     ----------
     figures
         Where connections that were cut off are counted.
+    patience
+        Seconds for the head of a request, and for an answer to be read.
     most_connections
         One more is told to come back later.
     """
 
     figures: Metrics
+    patience: float
     most_connections: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._patience: asyncio.TimerHandle | None = None
+        self._waiting: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
         self._is_surplus = False
         self._has_part = False  # of a request's head
@@ -151,7 +163,7 @@ class _Connection(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop(self._patience, self._reading)
+        self._stop(self._waiting, self._reading)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -171,7 +183,7 @@ class _Connection(H11Protocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._reading = self.loop.call_later(PATIENCE_SECONDS, self._abort)
+        self._reading = self.loop.call_later(self.patience, self._abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -194,16 +206,16 @@ class _Connection(H11Protocol):
         cycle: Any = self.cycle  # None before the first request
         is_busy = cycle is not None and not cycle.response_complete
         if is_busy or self.timeout_keep_alive_task is not None or self.transport.is_closing():
-            self._stop(self._patience)
-            self._patience, self._has_part = None, False
-        elif self._patience is None:
-            self._patience = self.loop.call_later(PATIENCE_SECONDS, self._lose_patience)
+            self._stop(self._waiting)
+            self._waiting, self._has_part = None, False
+        elif self._waiting is None:
+            self._waiting = self.loop.call_later(self.patience, self._lose_patience)
 
     def _lose_patience(self) -> None:
         if not self._has_part:  # browsers open connections that they may need: no harm
             self.transport.close()
             return
-        expected = f"a request within {PATIENCE_SECONDS:g} seconds"
+        expected = f"a request within {self.patience:g} seconds"
         self._cut(refusal(408, "distclust", expected, "a part of it", "Send it at once."), "slow")
 
     def _cut(self, refused: Refusal, reason: str) -> None:
@@ -216,7 +228,7 @@ class _Connection(H11Protocol):
             self.transport.write(_raw(refused))
         self.transport.close()
         if self.transport.get_write_buffer_size():
-            self.loop.call_later(PATIENCE_SECONDS, self._abort)
+            self.loop.call_later(self.patience, self._abort)
 
     def _abort(self) -> None:
         self.figures.connections["slow"] += 1

@@ -34,8 +34,11 @@ class Settings:
         What the corpus is called.
     most_items, most_results, most_characters
         Largest query, largest k, and the longest name of an item.
-    body_bytes, body_seconds
-        Largest body of a request, and the seconds in which it has to arrive.
+    body_bytes
+        Largest body of a request.
+    patience
+        Seconds in which the head of a request has to arrive, then its body, and in which an
+        answer has to be read.
     """
 
     limit: int = 200
@@ -48,7 +51,7 @@ class Settings:
     most_results: int = 1000
     most_characters: int = 1000
     body_bytes: int = 262_144
-    body_seconds: float = 10.0
+    patience: float = 10.0
 
     def __post_init__(self) -> None:
         numbers = ("limit", "most_items", "most_results", "most_characters", "body_bytes")
@@ -57,7 +60,7 @@ class Settings:
                 _refuse(name, "at least 1", getattr(self, name), "Choose a larger one.")
         if self.threads is not None and self.threads < 1:
             _refuse("threads", "at least 1", self.threads, "Leave it out.")
-        for name in ("timeout", "body_seconds"):
+        for name in ("timeout", "patience"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 _refuse(name, "a number of seconds above 0", value, "Try 10.")
