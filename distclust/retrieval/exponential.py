@@ -9,15 +9,17 @@ The family has both predictives, so its statistics of the query are all that is 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from distclust.engine import Span, map_spans
-from distclust.families import Family
 from distclust.retrieval.ranking import NOBODY, Top, best, merge
 from distclust.store import Matrix
+
+if TYPE_CHECKING:
+    from distclust.families import Family
 
 Floats = npt.NDArray[np.float64]
 

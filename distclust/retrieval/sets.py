@@ -8,16 +8,14 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from distclust.engine import as_matrix, block_array, profile_matrix, reduce_blocks
 from distclust.errors import InputError, UnknownFeaturesWarning
-from distclust.families import Family
 from distclust.retrieval import exponential, scanning
-from distclust.retrieval.explaining import explain_binary, explain_family
 from distclust.retrieval.index import (
     Index,
     StoredIndex,
@@ -34,6 +32,9 @@ from distclust.retrieval.ranking import Top
 from distclust.retrieval.results import Explanation, Ranking, suggested_size
 from distclust.store import Matrix, profile_block
 from distclust.store.stored_matrix import StoredMatrix
+
+if TYPE_CHECKING:  # families load slowly, and binary features need none
+    from distclust.families import Family
 
 Engine = Literal["auto", "index", "scan"]
 
@@ -222,6 +223,8 @@ class BayesianSets:
         engine: Engine = "auto",
     ) -> Explanation:
         """Say which features define the set, and what each adds to every ranked item."""
+        from distclust.retrieval.explaining import explain_binary, explain_family
+
         where = "BayesianSets.explain"
         self._check_asked(k, engine, where)
         begun = time.perf_counter()
@@ -460,12 +463,14 @@ class BayesianSets:
 
 def count_ones(matrix: Matrix, where: str) -> npt.NDArray[np.int64]:
     """Return how many rows have each feature; refuse anything but zeros and ones."""
-    from distclust.families import Bernoulli
-
     known = matrix.known_profile if isinstance(matrix, StoredMatrix) else None
     profile = known or profile_matrix(matrix, stage="counting features")
     if int(np.asarray(profile.n_missing).sum()):
         hint = "Fill them in or drop the rows; an absent feature is a zero."
         raise InputError(where, "zeros and ones", "missing values", hint)
-    Bernoulli().check(profile, matrix.columns, where)
+    is_binary = (profile.minimum >= 0) & (profile.maximum <= 1) & profile.all_integer
+    if not is_binary.all() or any(column.kind != "number" for column in matrix.columns):
+        from distclust.families import Bernoulli
+
+        Bernoulli().check(profile, matrix.columns, where)  # says which column it is
     return np.asarray(profile.n_nonzero, np.int64)
