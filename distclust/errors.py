@@ -62,18 +62,14 @@ class OtherRowsError(InputError):
 class UnknownItemError(InputError):
     """A query names an item that the corpus does not have; some names are near to it."""
 
-    def __init__(self, where: str, item: str, suggestions: tuple[str, ...] = ()) -> None:
-        quoted = [repr(name) for name in suggestions]
-        hint = "Check the spelling."
-        if quoted:
-            listed = ", ".join(quoted[:-1])
-            hint = f"Did you mean {f'{listed} or ' if listed else ''}{quoted[-1]}?"
-        super().__init__(where, "an item of the corpus", repr(item), hint)
-        self.item = item
+    def __init__(
+        self, where: str, expected: str, got: object, hint: str, suggestions: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__(where, expected, got, hint)
         self.suggestions = suggestions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.where, self.item, self.suggestions)
+        return type(self), (self.where, self.expected, self.got, self.hint, self.suggestions)
 
 
 class MissingFileError(DistclustError, FileNotFoundError):

@@ -256,7 +256,8 @@ class Items:
 
     def _unknown(self, name: str, where: str) -> UnknownItemError:
         near = self.nearest(name) if self.has_text_ids else []
-        return UnknownItemError(where, name, tuple(near))
+        hint = f"Did you mean {_one_of(near)}?" if near else "Check the spelling."
+        return UnknownItemError(where, "an item of the corpus", repr(name), hint, tuple(near))
 
     def _read(self, block: int, places: Array) -> list[Columns]:
         """Return the columns of the ones of some rows of a block."""
@@ -306,3 +307,8 @@ def _whole(name: Any) -> int | None:
         return int(name) if isinstance(name, str) else None
     except ValueError:
         return None
+
+
+def _one_of(names: list[str]) -> str:
+    quoted = [repr(name) for name in names]
+    return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
