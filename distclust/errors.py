@@ -63,13 +63,20 @@ class UnknownItemError(InputError):
     """A query names an item that the corpus does not have; some names are near to it."""
 
     def __init__(
-        self, where: str, expected: str, got: object, hint: str, suggestions: tuple[str, ...] = ()
+        self,
+        where: str,
+        expected: str,
+        got: object,
+        hint: str,
+        item: str = "",
+        suggestions: tuple[str, ...] = (),
     ) -> None:
         super().__init__(where, expected, got, hint)
+        self.item = item
         self.suggestions = suggestions
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.where, self.expected, self.got, self.hint, self.suggestions)
+        return type(self), (*self.args, self.item, self.suggestions)
 
 
 class MissingFileError(DistclustError, FileNotFoundError):

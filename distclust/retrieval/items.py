@@ -257,7 +257,7 @@ class Items:
     def _unknown(self, name: str, where: str) -> UnknownItemError:
         near = self.nearest(name) if self.has_text_ids else []
         hint = f"Did you mean {_one_of(near)}?" if near else "Check the spelling."
-        return UnknownItemError(where, "an item of the corpus", repr(name), hint, tuple(near))
+        return UnknownItemError(where, "an item of the corpus", repr(name), hint, name, tuple(near))
 
     def _read(self, block: int, places: Array) -> list[Columns]:
         """Return the columns of the ones of some rows of a block."""
