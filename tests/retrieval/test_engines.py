@@ -244,6 +244,29 @@ def test_engines__any_weights_and_equal_sums(seed, k):
     Close(rng, rows, weights).check(k)
 
 
+@pytest.mark.parametrize("n_small", [8, 80, 400])
+@pytest.mark.parametrize("n_others", [0, 40])
+def test_engines__sums_that_lose_almost_half_a_unit_at_every_step(n_small, n_others):
+    # Row 1 has a 1 and many gains that a sum of 32 bits rounds away one by one; row 0 has
+    # almost as much in one piece. Others make the features rare: lists instead of bits.
+    unit = 2.0**-23
+    rows = np.zeros((2 + n_others, n_small + 2), np.uint8)
+    rows[0, 0] = rows[1, 1:] = 1
+    prior = BinaryPrior(len(rows), rows.sum(axis=0, dtype=np.int64))
+    prior.base(1).weights[:] = 0.0
+    gains = np.full(n_small + 2, 0.49 * unit)
+    gains[0], gains[1] = 1.0 + 0.48 * n_small * unit, 1.0
+    query = Query(1, np.arange(n_small + 2, dtype=np.int32), gains, 0.0)
+    scores = [gains[0], gains[1:].sum()]
+    assert scores[0] < scores[1]
+    whole = shards.build([rows], len(rows), n_small + 2)
+    found = whole.search(prior, query, 1, -np.inf)
+    assert found.rows.tolist() == [1]
+    assert whole.search(prior, query, 1, scores[0]).rows.tolist() == [1]  # after another shard
+    top = scanning.scan(matrix_of(rows, 1, True), prior, [query], 1)[0]
+    assert top.rows.tolist() == [1]
+
+
 # ---- the parts of a scan -------------------------------------------------------------------------
 
 
