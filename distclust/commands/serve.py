@@ -95,10 +95,11 @@ def seconds_of(text: str, where: str) -> float:
 
 def _fitted(store: str, serving: Serving) -> BayesianSets:
     from distclust.retrieval import BayesianSets
+    from distclust.store.matrix_store import open_store
 
     family = serving.family.replace("-", "_")
     sets = BayesianSets(serving.kappa, serving.smoothing, family)
-    sets.fit(store, index=serving.index)
+    sets.fit(open_store(store).matrix(), index=serving.index)
     if sets.index_ is None and sets.family_ is None:
         log.warning("no index of %s: every query reads all rows; run `sets build`", store)
     return sets
