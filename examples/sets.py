@@ -67,6 +67,7 @@ def main(scheduler: str, n_rows: int, folder: Path) -> None:
         print(f"{best.id} has {best.log_score:.2f}: {because}, others {best.others:+.2f}\n")
 
         sets.build_index()  # once; kept beside the store, and brought up to date when it grows
+        sets.warm()  # else the first query opens it
         indexed = sets.query(sushi, k=10, engine="index")
         assert indexed.ids.tolist() == found.ids.tolist()
         assert indexed.log_scores.tolist() == found.log_scores.tolist()

@@ -423,7 +423,7 @@ def test_query__a_repeated_item_counts_once(
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("mary popins", "Mary Poppins"), ("Toy Stroy", "Toy Story"), ("solari", "Solaris")],
+    [("mary popins", "Mary Poppins"), ("Toi Story", "Toy Story"), ("solari", "Solaris")],
 )
 def test_query__misspelt_names_get_the_nearest(
     typed: str, meant: str, golden: Path, capsys: pytest.CaptureFixture[str]
@@ -542,6 +542,8 @@ def test_append__queries_scan_until_the_index_is_built_again(
     assert (facts["n_shards"], facts["n_taken_over"], facts["n_made"]) == (7, 5, 2)
     found = ask(capsys, store, "film 3", "film 99", "-k", 20, "--engine", "index")
     assert answers(found) == wanted
+    assert run("sets", "build", store, "--index", f"{store}.new", "-q") == 0
+    assert parts(Path(f"{store}.sets")) == parts(Path(f"{store}.new"))
 
 
 def test_append__a_shard_that_was_not_full_is_made_again(

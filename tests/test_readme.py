@@ -18,12 +18,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def code_blocks() -> list[str]:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+def code_blocks(page: Path = README) -> list[str]:
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
     return [block for block in blocks if "tcp://" not in block]  # no cluster there
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_readme__python_runs(number: int, tmp_path: Path) -> None:
     environment = {**os.environ, "MPLBACKEND": "agg"}
     subprocess.run(
@@ -35,8 +35,25 @@ def test_readme__python_runs(number: int, tmp_path: Path) -> None:
     )
 
 
+def test_docs__what_the_page_of_sets_shows_runs_and_is_so(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "sets.md"
+    if not page.is_file():
+        pytest.skip("the pages are not part of an installed package")
+    done = subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", "\n".join(code_blocks(page))],
+        check=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    shown = re.findall(r"```\n(Ranking.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    wanted, found = (text.splitlines() for text in (shown[0], done.stdout))
+    assert found[:-1] == wanted[:-1]  # the last line has the time
+
+
 def test_readme__every_python_block_is_run() -> None:
-    assert len(code_blocks()) == 3
+    assert len(code_blocks()) == 4
 
 
 def test_readme__opens_with_the_two_commands() -> None:
