@@ -423,7 +423,7 @@ def test_query__a_repeated_item_counts_once(
 
 @pytest.mark.parametrize(
     ("typed", "meant"),
-    [("mary popins", "Mary Poppins"), ("Toi Story", "Toy Story"), ("solari", "Solaris")],
+    [("mary popins", "Mary Poppins"), ("Toy Tory", "Toy Story"), ("solari", "Solaris")],
 )
 def test_query__misspelt_names_get_the_nearest(
     typed: str, meant: str, golden: Path, capsys: pytest.CaptureFixture[str]

@@ -62,6 +62,7 @@ def progress(
     >>> with distclust.progress("off"):
     ...     pass
     """
+    _check(mode)
     file = sys.stderr if file is None else file
     mode = _choose(file) if mode == "auto" else mode
     if mode == "off":
@@ -105,12 +106,14 @@ def _in_notebook() -> bool:
 
 def _open(mode: Mode, file: TextIO) -> Listener:
     kinds: dict[str, type[Bars] | type[Lines]] = {"bar": Bars, "lines": Lines}
-    if mode in kinds:
-        return kinds[mode](file)
-    if mode == "notebook":
-        return NotebookLine()
-    modes = "one of 'auto', 'bar', 'lines', 'notebook', 'off'"
-    raise InputError("progress(mode)", modes, repr(mode), "Choose one of them.")
+    return kinds[mode](file) if mode in kinds else NotebookLine()
+
+
+def _check(mode: str) -> None:
+    modes = ("auto", "bar", "lines", "notebook", "off")
+    if mode not in modes:
+        expected = f"one of {', '.join(map(repr, modes))}"
+        raise InputError("progress(mode)", expected, repr(mode), "Choose one of them.")
 
 
 class Patient:

@@ -66,6 +66,25 @@ def test_progress__off_shows_nothing_and_unknown_modes_are_refused() -> None:
         pass
 
 
+def test_progress__says_nothing_of_quick_work_if_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    file = io.StringIO()
+    with progress("lines", file=file, after=2.0):
+        events.emit("reading", 3, 3)
+        now = 101.9
+        events.emit("merging", 1, 3)
+        assert file.getvalue() == ""
+        now = 102.0
+        events.emit("merging", 2, 3)
+        events.emit("merging", 3, 3)
+    assert [line.split("  ")[:2] for line in file.getvalue().splitlines()] == [
+        ["distclust: merging", "3 of 3 (100 %)"]
+    ]
+    with pytest.raises(InputError, match="'loud'"), progress("loud", after=2.0):  # type: ignore[arg-type]
+        pass
+
+
 def test_progress__gives_the_screen_back_after_a_failure() -> None:
     def work() -> None:
         with progress(file=file):
