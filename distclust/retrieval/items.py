@@ -24,6 +24,7 @@ Columns = npt.NDArray[np.int64]
 _ROWS_KEPT = 4096
 _ID_BLOCKS_KEPT = 256  # some hundred megabytes of text at most
 _NAMES_SEARCHED = 5_000_000  # beyond, looking for a near name would take too long
+_NAMES_AT_ONCE = 20_000  # other threads have to wait for so many
 _SUGGESTIONS = 3
 _IDS = np.iinfo(np.int64)
 
@@ -149,7 +150,7 @@ class Items:
             at += 1
         taken = set(found)
         text_of_all, starts = self._joined
-        at = text_of_all.find(wanted)
+        at = text_of_all.find(wanted) if len(found) < limit else -1
         while at >= 0 and len(found) < limit:
             number = bisect.bisect_right(starts, at) - 1
             if names[number] not in taken:
@@ -165,10 +166,12 @@ class Items:
         from rapidfuzz import fuzz, process
 
         ordered, names = self._by_name
-        found = process.extract(
-            name.casefold(), ordered, scorer=fuzz.WRatio, limit=limit, score_cutoff=60
-        )
-        return [names[at] for _, _, at in found]
+        wanted, found = name.casefold(), []
+        for first in range(0, len(ordered), _NAMES_AT_ONCE):
+            part = ordered[first : first + _NAMES_AT_ONCE]
+            near = process.extract(wanted, part, scorer=fuzz.WRatio, limit=limit, score_cutoff=60)
+            found += [(-score, first + at) for _, score, at in near]
+        return [names[at] for _, at in sorted(found)[:limit]]
 
     @functools.cached_property
     def _by_name(self) -> tuple[list[str], list[str]]:
