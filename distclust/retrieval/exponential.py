@@ -62,10 +62,10 @@ def _scan_span(span: Span, family: Family, queries: list[Floats], k: int) -> lis
 def column_scores(family: Family, row: Floats, stats: Floats) -> Floats:
     """Return what every column of a dense row adds to its score, shape (J,).
 
-    For families of independent columns.
+    For families of independent columns. What is missing (NaN) adds nothing.
     """
-    added = np.empty(len(row))
-    for column, value in enumerate(row.tolist()):
-        given, alone = family.entry_log_predictive(column, value, stats)
+    added = np.zeros(len(row))
+    for column in np.flatnonzero(~np.isnan(row)).tolist():
+        given, alone = family.entry_log_predictive(column, float(row[column]), stats)
         added[column] = given - alone
     return added
