@@ -159,7 +159,7 @@ def test_store__none_is_one_sentence(
     items = ["film 1"] if verb[-1] == "query" else []
     assert run(*verb, tmp_path / "nothing.zarr", *items) == 2
     captured = capsys.readouterr()
-    assert "nothing" in captured.err
+    assert "expected a store, got nothing there" in captured.err
     assert len(captured.err.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 

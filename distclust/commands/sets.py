@@ -162,10 +162,11 @@ def _named(items: Sequence[str]) -> Iterator[str]:
 
 def _fitted(store: str, asking: Asking) -> BayesianSets:
     from distclust.retrieval import BayesianSets
+    from distclust.store.matrix_store import open_store
 
     family = asking.family.replace("-", "_")
     sets = BayesianSets(asking.kappa, asking.smoothing, family)
-    return sets.fit(store, index=asking.index)
+    return sets.fit(open_store(store), index=asking.index)
 
 
 def _say_stale(sets: BayesianSets, store: str) -> None:

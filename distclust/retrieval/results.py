@@ -86,11 +86,11 @@ class Ranking:
     @property
     def footnote(self) -> str:
         """What is suggested, and how it was found, in a line."""
-        more = " or more" if self.is_open else ""
-        return (
-            f"{self.suggested_size}{more} belong; {self.engine} ({self.reason}), "
-            f"{self.seconds * 1e3:.1f} ms"
-        )
+        size = self.suggested_size
+        belong = f"{size} or more belong" if self.is_open else f"{size} belong"
+        if size == 1 and not self.is_open:
+            belong += "s"
+        return f"{belong}; {self.engine} ({self.reason}), {self.seconds * 1e3:.1f} ms"
 
     def __repr__(self) -> str:
         width = max((len(str(name)) for name in self.ids[:_SHOWN]), default=0)
