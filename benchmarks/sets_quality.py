@@ -405,7 +405,7 @@ def _at_kappa(row: dict[str, Any], kappa: float) -> dict[str, Any]:
     return next(at for at in row["kappas"] if at["kappa"] == kappa)
 
 
-def verdict(text: str, differences: list[Sequence[float]], found: list[dict[str, Any]]) -> str:
+def verdict(text: str, differences: Sequence[Sequence[float]], found: list[dict[str, Any]]) -> str:
     """Count sets by whether the difference is clear, and name those that are not better."""
     names: dict[str, list[str]] = {"better": [], "as good": [], "worse": []}
     for (mean, error), row in zip(differences, found, strict=True):
