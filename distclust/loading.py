@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from distclust.errors import ModelFormatError
 from distclust.store import read_archive
 
 
@@ -28,6 +29,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     if _is_file(path):
         return _from_file(os.fspath(path))
+    if _is_place(path):
+        _refuse_index(os.fspath(path))
     from distclust.trees import load as load_tree
 
     return load_tree(path)  # type: ignore[arg-type]  # it says what it takes
@@ -35,6 +38,21 @@ def load(path: str | os.PathLike[str]) -> Any:
 
 def _is_file(path: Any) -> bool:
     return isinstance(path, str | os.PathLike) and os.path.isfile(path)
+
+
+def _is_place(path: Any) -> bool:
+    return isinstance(path, str | os.PathLike) and (os.path.isdir(path) or "://" in str(path))
+
+
+def _refuse_index(place: str) -> None:
+    """Say of an index of Bayesian Sets that it is part of something else."""
+    from distclust.retrieval.index import KIND
+    from distclust.store.results import ResultsStore
+
+    version = ResultsStore(place).current()
+    if version is not None and version.kind == KIND:
+        hint = "Fit BayesianSets to the corpus: it finds its index."
+        raise ModelFormatError(place, "a model", "an index of Bayesian Sets", hint)
 
 
 def _from_file(path: str) -> Any:

@@ -129,6 +129,15 @@ def test_fit__quiet_says_nothing(animals: Path, capsys: pytest.CaptureFixture[st
     assert (captured.out, captured.err) == ("", "")
 
 
+@pytest.mark.parametrize("name", ["diagonal-gaussian", "diagonal_gaussian"])
+def test_fit__families_are_called_as_the_help_calls_them(
+    name: str, animals: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = animals.parent / "m"
+    assert run("fit", "bhc", animals, "--out", out, "--family", name, "--json") == 0
+    assert document(capsys)["family"] == "DiagonalGaussian"
+
+
 def test_fit__rose_trees_take_their_own_options(
     animals: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

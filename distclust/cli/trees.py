@@ -104,6 +104,8 @@ def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any
     parameters = {name: options.pop(name) for name in PARAMETERS}
     for name in ("sample_size", "levels_per_pass"):
         parameters[name] = _whole_number(parameters[name])
+    if parameters["family"] is not None:
+        parameters["family"] = parameters["family"].replace("-", "_")
     fitting = trees.Fitting(method, parameters, options.pop("fresh"))
     trees.fit(input, out, fitting, _reading(options), scheduler, take_common(options))
 

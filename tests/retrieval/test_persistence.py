@@ -402,6 +402,12 @@ def test_save__needs_a_fit_and_a_place(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_load__an_index_is_not_a_model(place: Path) -> None:
+    BayesianSets().fit(str(place)).build_index()
+    with pytest.raises(ModelFormatError, match="got an index of Bayesian Sets"):
+        distclust.load(f"{place}.sets")
+
+
 def test_load__nothing_there(tmp_path: Path) -> None:
     for load in (distclust.load, BayesianSets.load):
         with pytest.raises(distclust.errors.MissingFileError):
