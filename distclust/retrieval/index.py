@@ -34,7 +34,7 @@ from distclust.store import Matrix
 from distclust.store.arrays import METADATA, ArraySpec
 from distclust.store.codecs import Chain
 from distclust.store.drafts import Draft, DraftPlace
-from distclust.store.objects import Objects, checksum
+from distclust.store.objects import MissingObject, Objects, checksum
 from distclust.store.results import ResultsStore
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.store.versions import FileEntry, Version, file_key
@@ -268,7 +268,11 @@ class StoredIndex:
     def _content(self, name: str) -> npt.NDArray[np.uint8]:
         key = file_key(self.version.id, name)
         entry = self.version.files.get(name)
-        content = self._objects.map_array(key)
+        try:
+            content = self._objects.map_array(key)
+        except MissingObject as error:
+            hint = f"An old index may have been removed: fit again. {_HINT}"
+            raise StoreError(error.where, "a part of the index", "nothing there", hint) from error
         if entry is None or len(content) != entry.size or checksum(content).hex() != entry.checksum:
             where = self._objects.where(key)
             raise StoreError(where, "the part of an index that was built", "altered content", _HINT)
