@@ -20,7 +20,7 @@ from distclust.errors import StoreError
 from distclust.seeding import row_keys
 from distclust.store import generation as generation_module
 from distclust.store.ids import StoredIds
-from distclust.store.matrix import Column, Matrix
+from distclust.store.matrix import Column, Matrix, profile_block
 from distclust.store.matrix_store import MatrixStore, create_store, open_store
 from distclust.store.row_views import KeptRows, RecodedRows, begins, join_values, keep_values
 from distclust.store.rows import ArrayRows
@@ -289,3 +289,14 @@ def test_begins__count_more_values_than_the_type_of_indices_can() -> None:
     assert few.tolist() == [0, 3, 3, 7]
     many = begins(np.array([2**30, 2**30, 5], np.int32), np.dtype(np.int32))
     assert many.tolist() == [0, 2**30, 2**31, 2**31 + 5]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_known_profile__is_what_a_pass_would_find_and_nothing_if_rows_are_gone(place, layout):
+    store = create_store(place, prepared(IDS, layout), layout=layout).append(prepared(MORE, layout))
+    known = store.matrix().known_profile
+    found = profile_block(values_of([*IDS, *MORE]))
+    assert known is not None
+    for name in found.__dataclass_fields__:
+        np.testing.assert_array_equal(getattr(known, name), getattr(found, name))
+    assert store.delete([IDS[1]]).matrix().known_profile is None
