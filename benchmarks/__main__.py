@@ -17,6 +17,7 @@ from benchmarks import (
     quality_bhc,
     quality_rose,
     sets,
+    sets_load,
     sets_quality,
     speed,
     stores,
@@ -44,6 +45,7 @@ def all_problems() -> dict[str, Problem]:
         large_plan,
         large_quality,
         sets,
+        sets_load,
         sets_quality,
     )
     return {problem.name: problem for module in modules for problem in module.problems()}

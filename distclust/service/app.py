@@ -23,7 +23,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from distclust._version import __version__
-from distclust.engine import allowed_cores
+from distclust.engine import allowed_cores, current_client
+from distclust.engine.threads import grant_threads
 from distclust.errors import DistclustError, InputError, UnknownItemError
 from distclust.retrieval import BayesianSets
 from distclust.service import metrics, requests
@@ -175,10 +176,17 @@ class Service:
     def _rank(self, asked: requests.Query) -> bytes:
         """Answer a query; runs in a thread."""
         items = list(asked.items)
-        self._check_known(items)
         ask = self.sets.explain if asked.explain else self.sets.query
-        found: Any = ask(items, asked.k, asked.exclude_query)
+        with self._fair_share():
+            self._check_known(items)
+            found: Any = ask(items, asked.k, asked.exclude_query)
         return to_bytes(found.to_dict())
+
+    def _fair_share(self) -> contextlib.AbstractContextManager[None]:
+        """Give a query all cores if it is alone, else one: sharing them out costs time."""
+        if self.desk.n_inside > 1 and current_client() is None:
+            return grant_threads(1)
+        return contextlib.nullcontext()
 
     def _check_known(self, items: list[str | int]) -> None:
         where = f"{requests.QUERY}: items"
