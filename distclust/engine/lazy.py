@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,10 +47,10 @@ def block_array(function: Callable[..., Any], matrix: Matrix, *shared: Any) -> A
     if matrix.travels_by_name:
         numbers = dask.array.from_array(np.arange(matrix.n_blocks), chunks=1)
         return dask.array.map_blocks(
-            _call_block, numbers, function, matrix, shared, chunks=(sizes,), dtype=np.float64,
-            name=None, meta=np.empty(0),
+            _call_block, numbers, _Parcel(function, matrix, shared), chunks=(sizes,),
+            dtype=np.float64, name=f"block-array-{uuid.uuid4().hex}", meta=np.empty(0),
         )  # fmt: skip
-    call, common = dask.delayed(_call_read, pure=False), _held(_Call(function, shared))
+    call, common = dask.delayed(_call_read, pure=False), _held(_Parcel(function, shared))
     parts = [call(common, *_arguments(matrix, i)) for i in range(matrix.n_blocks)]
     chunks = [
         dask.array.from_delayed(part, (size,), np.float64, np.empty(0))
@@ -57,12 +59,30 @@ def block_array(function: Callable[..., Any], matrix: Matrix, *shared: Any) -> A
     return dask.array.concatenate(chunks)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """What is called for every block; Dask does not look inside."""
+class _Parcel:
+    """Values that are unpacked by who needs them.
 
-    function: Callable[..., Any]
-    shared: tuple[Any, ...]
+    Dask's scheduler unpickles all that a graph holds, and may see no store.
+    """
+
+    def __init__(self, *values: Any) -> None:
+        self._values: tuple[Any, ...] | None = values
+        self._packed = b""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        packed = self._packed if self._values is None else pickle.dumps(self._values)
+        return _unopened, (packed,)
+
+    def open(self) -> tuple[Any, ...]:
+        if self._values is None:
+            self._values = pickle.loads(self._packed)
+        return self._values
+
+
+def _unopened(packed: bytes) -> _Parcel:
+    parcel = _Parcel()
+    parcel._values, parcel._packed = None, packed
+    return parcel
 
 
 @dataclass(frozen=True)
@@ -93,12 +113,12 @@ def _held(value: Any) -> Any:
     return dask.delayed(value, traverse=False, pure=False)
 
 
-def _call_read(call: _Call, piece: Any, *chunks: Any) -> Any:
-    return call.function(*piece.arguments(*chunks), *call.shared)
+def _call_read(parcel: _Parcel, piece: Any, *chunks: Any) -> Any:
+    function, shared = parcel.open()
+    return function(*piece.arguments(*chunks), *shared)
 
 
-def _call_block(
-    number: Any, function: Callable[..., Any], matrix: Matrix, shared: tuple[Any, ...]
-) -> Any:
+def _call_block(number: Any, parcel: _Parcel) -> Any:
+    function, matrix, shared = parcel.open()
     index = int(number[0])
     return function(matrix.block(index), matrix.block_bounds(index)[0], *shared)

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from distributed import WorkerPlugin
 
 from distclust.retrieval import BayesianSets, Ranking, index
 from tests.oracles import retrieval as oracle
+from tests.small_blocks import BLOCK_ROWS, shrink
 
 Rows = npt.NDArray[np.uint8]
 
@@ -21,6 +23,17 @@ _SHARES = ("any", "falling", "rare", "frequent", "constant", "extreme")
 def shards_of(n_rows: int, patch: pytest.MonkeyPatch) -> None:
     """Make indexes with shards of so many rows (whole blocks, at least one)."""
     patch.setattr(index, "SHARD_ROWS", n_rows)
+
+
+class SmallShards(WorkerPlugin):
+    """Makes blocks and shards small on every worker, also on those that come later."""
+
+    name = "small-shards"
+
+    def setup(self, worker: Any) -> None:
+        patch = pytest.MonkeyPatch()
+        shrink(patch)
+        shards_of(2 * BLOCK_ROWS, patch)
 
 
 def draw(rng: np.random.Generator, n_rows: int, n_features: int, share: str) -> Rows:
