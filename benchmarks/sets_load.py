@@ -163,35 +163,56 @@ async def _ask(url: str, n_clients: int, seconds: float, n_rows: int) -> Seen:
 async def _client(url: str, end: float, n_rows: int, seed: int, seen: Seen) -> None:
     """Ask until the time is over, by one connection."""
     random = np.random.default_rng(seed)
-    parts = urlsplit(url)
-    reader: asyncio.StreamReader | None = None
-    writer: asyncio.StreamWriter | None = None
-    while time.perf_counter() < end:
-        for path, request in _requests(random, n_rows):
-            begun = time.perf_counter()
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    if reader is None or writer is None:
-                        reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-                    writer.write(request)
-                    status, headers = await _answer(reader)
-            except (OSError, EOFError, ValueError) as error:
-                seen.failures.append(f"{path}: {type(error).__name__} {error}")
-                if writer is not None:
-                    writer.close()
-                reader = writer = None
-                continue
-            seen.statuses[status] += 1
-            if status == 200:
-                seen.seconds[path].append(time.perf_counter() - begun)
-            elif status == 503 and headers.get("retry-after", "").isdecimal():
-                await asyncio.sleep(int(headers["retry-after"]))
-            else:
-                seen.unclean += status == 503
-                seen.failures.append(f"{path}: {status}")
-    if writer is not None:
-        writer.close()
-        await writer.wait_closed()
+    line = _Line(url)
+    try:
+        while time.perf_counter() < end:
+            for path, request in _requests(random, n_rows):
+                await _one(line, path, request, seen)
+    finally:
+        line.close()
+
+
+async def _one(line: _Line, path: str, request: bytes, seen: Seen) -> None:
+    """Ask once; who is told when to come back waits so long."""
+    begun = time.perf_counter()
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            status, headers = await line.ask(request)
+    except (OSError, EOFError, ValueError) as error:
+        seen.failures.append(f"{path}: {type(error).__name__} {error}")
+        line.close()
+        return
+    seen.statuses[status] += 1
+    if status == 200:
+        seen.seconds[path].append(time.perf_counter() - begun)
+    elif status == 503 and headers.get("retry-after", "").isdecimal():
+        await asyncio.sleep(int(headers["retry-after"]))
+    else:
+        seen.unclean += status == 503
+        seen.failures.append(f"{path}: {status}")
+
+
+class _Line:
+    """A connection that is opened when it is needed."""
+
+    def __init__(self, url: str) -> None:
+        self._place = urlsplit(url)
+        self._ends: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, request: bytes) -> tuple[int, dict[str, str]]:
+        """Send a request; return the status and the headers of its answer."""
+        if self._ends is None:
+            place = self._place
+            self._ends = await asyncio.open_connection(place.hostname, place.port)
+        reader, writer = self._ends
+        writer.write(request)
+        return await _answer(reader)
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._ends is not None:
+            self._ends[1].close()
+        self._ends = None
 
 
 def _requests(random: np.random.Generator, n_rows: int) -> list[tuple[str, bytes]]:

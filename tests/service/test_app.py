@@ -148,6 +148,16 @@ def test_query__scores_that_json_does_not_know_are_null(sets: BayesianSets) -> N
     assert [result["log_score"] is None for result in got.json()["results"]] == [False, True]
 
 
+def test_query__other_families_are_served_too() -> None:
+    counts = planted() * 3
+    counted = BayesianSets(family="poisson").fit(counts)
+    got = query(counted, items=HERONS, k=3)
+    assert [result["id"] for result in got.json()["results"]] == counted.query(
+        HERONS, k=3
+    ).ids.tolist()
+    assert ask(counted, "GET", "/api/info").json()["family"] == "poisson"
+
+
 def test_complete__names_begin_with_the_text_or_have_it(sets: BayesianSets) -> None:
     got = ask(sets, "GET", "/api/complete", params={"text": "HERON 0", "limit": "3"}).json()
     assert got == {"text": "HERON 0", "items": ["heron 00", "heron 01", "heron 02"]}
@@ -328,7 +338,7 @@ _json = strategies.recursive(
     strategies.none()
     | strategies.booleans()
     | strategies.integers()
-    | strategies.floats(allow_nan=False)
+    | strategies.floats(allow_nan=False, allow_infinity=False)
     | strategies.text(max_size=8)
     | strategies.sampled_from([*HERONS, "violin 03"]),
     lambda inner: (
