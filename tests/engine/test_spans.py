@@ -222,6 +222,15 @@ def test_span__has_one_block_in_memory_at_a_time(values):
     assert read == [8]  # when it is asked for, and once
 
 
+def test_rows__are_not_read_for_the_sake_of_their_compact_form(values, stored, monkeypatch):
+    for rows in engine.spans._read_span(small_blocks(ArrayMatrix(values)), 0)[0]:
+        assert rows.compact is None
+    monkeypatch.setattr(stored, "block", lambda index: pytest.fail("was read"))
+    found = [rows.compact for rows in engine.spans._read_span(stored, 0)[0]]
+    assert [compact is not None for compact in found][:3] == [False, True, True]  # ten are gone
+    assert found[1].n_rows == 4096
+
+
 @pytest.mark.cluster
 def test_map_spans__workers_read_a_store_themselves(stored, on_client, monkeypatch):
     expected = blocks_in_spans(stored)

@@ -256,3 +256,48 @@ def test_matrix__columns_and_row_ids_have_defaults():
     assert named.columns == (Column("a"),)
     assert named.row_ids.tolist() == ["r", "s"]
     assert "2 x 1, dense float64" in repr(named)
+
+
+# ---- rows by number ------------------------------------------------------------------------------
+
+
+def numbered(n_rows: int, row_ids: np.ndarray | None = None) -> ArrayMatrix:
+    matrix = ArrayMatrix(np.arange(2 * n_rows).reshape(n_rows, 2), row_ids=row_ids)
+    matrix.block_rows = 4
+    return matrix
+
+
+@given(st.lists(st.integers(0, 17), max_size=30))
+def test_places_of__say_where_every_row_is(rows):
+    matrix = numbered(18)
+    seen: dict[int, int] = {}
+    blocks = []
+    for block, chosen, places in matrix.places_of(rows):
+        blocks.append(block)
+        for i, value in zip(chosen.tolist(), matrix.block(block)[places, 0].tolist(), strict=True):
+            assert i not in seen
+            seen[i] = value // 2
+    assert [seen[i] for i in range(len(rows))] == rows
+    assert blocks == sorted({row // 4 for row in rows})  # each block once, in order
+
+
+def test_ids_at__are_the_ids_in_the_order_asked():
+    assert numbered(18).ids_at([17, 0, 4, 4]).tolist() == [17, 0, 4, 4]
+    assert numbered(18).ids_at(np.array([3])).dtype.kind == "i"
+    names = np.array([f"name {i}" for i in range(18)], object)
+    assert numbered(18, names).ids_at([17, 0, 4]).tolist() == ["name 17", "name 0", "name 4"]
+    assert len(numbered(18, names).ids_at([])) == 0
+
+
+def test_ids_at__reads_only_the_blocks_it_needs(monkeypatch):
+    matrix = numbered(18)
+    read: list[int] = []
+    block_ids = matrix.block_ids
+    monkeypatch.setattr(matrix, "block_ids", lambda i: read.append(i) or block_ids(i))
+    matrix.ids_at([17, 5, 6])
+    assert read == [1, 4]
+
+
+def test_compact_block__of_rows_in_memory_there_is_none():
+    assert numbered(18).compact_block(0) is None
+    assert SparseMatrix(scipy.sparse.csr_array(np.eye(3))).compact_block(0) is None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import pickle
 import resource
@@ -48,6 +49,7 @@ def test_write__is_read_back_in_every_way(objects):
     assert objects.read_array(key, 1000).tobytes() == CONTENT[:1000]
     assert objects.read_array(key, 10**15).tobytes() == CONTENT
     assert objects.read_array(key, 0).tobytes() == b""
+    assert objects.map_array(key).tobytes() == CONTENT
     for start, stop in [(0, 0), (5, 9), (7, 7), (9, 5), (len(CONTENT) - 1, 10**9), (10**6, 10**7)]:
         assert objects.read_range(key, start, stop) == CONTENT[start:stop]
 
@@ -68,6 +70,25 @@ def test_write__replaces(objects):
     objects.write("a", b"new")
     assert objects.read("a") == b"new"
     assert objects.list() == ["a"]
+
+
+def test_map_array__is_the_file_which_may_be_replaced_or_removed(local):
+    local.write("a", CONTENT)
+    local.write("nothing")
+    mapped = local.map_array("a")
+    assert mapped.dtype == np.uint8
+    assert not mapped.flags.writeable
+    assert mapped.ctypes.data % 8 == 0
+    assert local.map_array("nothing").shape == (0,)
+    origin = mapped
+    while isinstance(origin, np.ndarray):
+        origin = origin.base
+    assert isinstance(origin, mmap.mmap)
+    local.write("a", b"other")  # a new file: what was mapped stays
+    assert mapped.tobytes() == CONTENT
+    other = local.map_array("a")
+    local.delete("a")
+    assert other.tobytes() == b"other"
 
 
 def test_read_array__is_fresh_and_aligned(objects):
@@ -153,6 +174,8 @@ def test_missing_object__is_a_sentence_of_the_store(objects):
         with pytest.raises(MissingObject):
             objects.read_array(key, 3)
         with pytest.raises(MissingObject):
+            objects.map_array(key)
+        with pytest.raises(MissingObject):
             objects.read_range(key, 0, 0)
         assert objects.size(key) is None
         assert not objects.exists(key)
@@ -179,7 +202,9 @@ def test_check_key__what_passes_stays_inside(key):
     assert os.path.normpath(f"/top/{key}") == f"/top/{key}"
 
 
-@pytest.mark.parametrize("method", ["read", "read_array", "size", "exists", "write", "create"])
+@pytest.mark.parametrize(
+    "method", ["read", "read_array", "map_array", "size", "exists", "write", "create"]
+)
 def test_objects__every_method_checks_its_key(objects, tmp_path, method):
     (tmp_path / "outside").write_bytes(b"secret")
     for key in ["../outside", ""]:

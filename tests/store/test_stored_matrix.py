@@ -300,3 +300,66 @@ def test_known_profile__is_what_a_pass_would_find_and_nothing_if_rows_are_gone(p
     for name in found.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(known, name), getattr(found, name))
     assert store.delete([IDS[1]]).matrix().known_profile is None
+
+
+# ---- for retrieval -------------------------------------------------------------------------------
+
+
+def ones_of(compact: Any, n_features: int) -> np.ndarray:
+    """Rows of a compact block, in plain loops over its panels."""
+    rows = np.zeros((compact.n_rows, n_features))
+    for p, (lengths, ids) in enumerate(zip(compact.lengths, compact.ids, strict=True)):
+        at = 0
+        for i, length in enumerate(lengths.tolist()):
+            for rank in ids[at : at + length].tolist():
+                rows[i, compact.order[65_535 * p + rank]] = 1
+            at += length
+    return rows
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_compact_block__is_the_block_where_it_lies_whole(place, layout):
+    store = create_store(place, prepared(IDS, layout), layout=layout)  # blocks of 4, 4 and 2
+    store = store.append(prepared(MORE, layout)).delete([IDS[1]])
+    matrix = store.matrix()
+    # Row 1 is deleted; the third block and the fourth are cut across two segments.
+    for i in range(matrix.n_blocks):
+        compact = matrix.compact_block(i)
+        assert (compact is not None) == (layout == "compact" and i == 1)
+        if compact is not None:
+            np.testing.assert_array_equal(ones_of(compact, N_FEATURES), dense(matrix.block(i)) != 0)
+
+
+def test_compact_block__of_the_last_rows_that_fill_no_block(place):
+    matrix = create_store(place, prepared(IDS, "compact"), layout="compact").matrix()
+    found = matrix.compact_block(2)
+    assert found.n_rows == 2
+    np.testing.assert_array_equal(ones_of(found, N_FEATURES), dense(matrix.block(2)) != 0)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_block_signature__changes_with_the_rows_of_the_block_alone(place, tmp_path, layout):
+    def signatures(store: MatrixStore) -> list[str]:
+        matrix = store.matrix()
+        return [matrix.block_signature(i) for i in range(matrix.n_blocks)]
+
+    store = create_store(place, prepared(IDS, layout), layout=layout)
+    first = signatures(store)
+    assert len(set(first)) == 3
+    assert signatures(open_store(place)) == first
+    copied = create_store(str(tmp_path / "copy"), prepared(IDS, layout), layout=layout)
+    assert signatures(copied) == first  # of what, not of where
+    other = create_store(str(tmp_path / "other"), prepared(IDS, layout, salt=1), layout=layout)
+    assert not set(signatures(other)) & set(first)
+    grown = store.append(prepared(MORE, layout))
+    assert signatures(grown)[:2] == first[:2]
+    assert signatures(grown)[2] != first[2]
+    deleted = grown.delete([IDS[5]])
+    changed = [a != b for a, b in zip(signatures(deleted), signatures(grown), strict=True)]
+    assert changed == [False, True, False, False, False]
+    again = deleted.delete([IDS[6]])
+    assert signatures(again)[1] not in {signatures(deleted)[1], signatures(grown)[1]}
+
+
+def test_url__is_where_the_store_lies(place):
+    assert create_store(place, prepared(IDS)).matrix().url == place
