@@ -104,19 +104,20 @@ class Ranking:
             lines.append(f"  {i + 1:>3}  {name!s:<{width}}  {score:>8.3f}")
         return "\n".join([*lines, f"  {self.footnote}"])
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> Any:
+        from rich.console import Group
         from rich.table import Table
         from rich.text import Text
 
         # Names are text, not markup: they may have brackets.
-        table = Table(title=Text(f"Like {self.title}"), caption=Text(self.footnote))
+        table = Table(title=Text(f"Like {self.title}"), title_justify="left")
         table.add_column("", justify="right", style="dim")
         table.add_column("item")
         table.add_column("log score", justify="right")
         for i, (name, score) in enumerate(self):
             style = None if i < self.suggested_size else "dim"
             table.add_row(str(i + 1), Text(str(name)), f"{score:.3f}", style=style)
-        return table
+        return Group(table, Text(self.footnote, style="dim"))  # wider than a narrow table
 
 
 @dataclass(frozen=True)
@@ -216,8 +217,7 @@ class Explanation:
         from rich.table import Table
         from rich.text import Text
 
-        title, footnote = Text(f"Like {self.ranking.title}"), Text(self.ranking.footnote)
-        reasons = Table(title=title, caption=footnote)
+        reasons = Table(title=Text(f"Like {self.ranking.title}"), title_justify="left")
         reasons.add_column("item")
         reasons.add_column("log score", justify="right")
         reasons.add_column("because of")
@@ -229,6 +229,7 @@ class Explanation:
             _feature_table("Features of the query", self.features),
             _feature_table("Features of all ranked items", self.group_features),
             reasons,
+            Text(self.ranking.footnote, style="dim"),
         )
 
 
@@ -236,7 +237,7 @@ def _feature_table(title: str, features: tuple[Feature, ...]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title)
+    table = Table(title=title, title_justify="left")
     table.add_column("feature")
     for head in ("weight", "here", "corpus"):
         table.add_column(head, justify="right")
