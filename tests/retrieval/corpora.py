@@ -40,7 +40,7 @@ def draw(rng: np.random.Generator, n_rows: int, n_features: int, share: str) -> 
     """Rows whose features are as frequent as `share` says."""
     shares = {
         "any": rng.random(n_features),
-        "falling": 1.0 / (np.arange(n_features) + 2.0),
+        "falling": rng.permutation(1.0 / (np.arange(n_features) + 2.0)),
         "rare": np.full(n_features, 0.03),
         "frequent": np.full(n_features, 0.97),
         "constant": rng.choice([0.0, 1.0, 0.5], n_features),

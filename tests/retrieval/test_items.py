@@ -17,8 +17,8 @@ from distclust.errors import InputError, UnknownItemError
 from distclust.retrieval import items as items_module
 from distclust.retrieval.items import Items
 from distclust.store import ArrayMatrix, Matrix, SparseMatrix
+from tests.corpora import blocks_of
 from tests.retrieval.corpora import draw
-from tests.small_blocks import shrink
 
 N_ROWS, N_FEATURES = 150, 12
 NAMES = [f"item {i}" if i % 7 else f"Straße {i}" for i in range(N_ROWS)]
@@ -26,8 +26,7 @@ NAMES = [f"item {i}" if i % 7 else f"Straße {i}" for i in range(N_ROWS)]
 
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks():
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
+    with blocks_of(64):
         yield
 
 

@@ -17,6 +17,7 @@ from distclust import BayesianSets, engine
 from distclust.errors import InputError, UnknownFeaturesWarning, UnknownItemError
 from distclust.retrieval.results import suggested_size
 from distclust.retrieval.sets import count_ones
+from tests.corpora import blocks_of
 from tests.oracles import retrieval as oracle
 from tests.retrieval.corpora import (
     GOLDEN,
@@ -26,7 +27,6 @@ from tests.retrieval.corpora import (
     exact_scores,
     shards_of,
 )
-from tests.small_blocks import shrink
 
 N_ROWS, N_FEATURES = 600, 40
 QUERIES: list[Any] = [[0], [5, 70, 599], [64, 65], list(range(0, N_ROWS, 7))]
@@ -34,8 +34,7 @@ QUERIES: list[Any] = [[0], [5, 70, 599], [64, 65], list(range(0, N_ROWS, 7))]
 
 @pytest.fixture(scope="module", autouse=True)
 def small_blocks():
-    with pytest.MonkeyPatch.context() as patch:
-        shrink(patch)
+    with pytest.MonkeyPatch.context() as patch, blocks_of(64):
         shards_of(128, patch)
         yield
 
@@ -113,6 +112,35 @@ def test_query__is_the_same_whatever_holds_the_rows(kind, rows, places, wanted, 
     for use in ("scan", "index"):
         for found, ranked in zip(sets.query_many(QUERIES, 25, engine=use), wanted, strict=True):
             assert_ranking(found, ranked)
+
+
+def test_query__reads_stored_rows_as_they_lie(places, wanted, monkeypatch):
+    for kind in ("compact", "packed"):
+        sets = BayesianSets().fit(places[kind])
+        assert len(sets.matrix_.compact_block(0).ids) == 1
+        order = sets.matrix_.compact_block(0).order
+        assert order.tolist() != sorted(order.tolist())  # ids are ranks, not columns
+        monkeypatch.setattr(sets.matrix_, "block", lambda index: pytest.fail("was decoded"))
+        for query, ranked in zip(QUERIES, wanted, strict=True):
+            assert_ranking(sets.query(query, 25, engine="scan"), ranked)
+
+
+def test_query__of_more_columns_than_a_panel_of_ranks(tmp_path):
+    # Ranks beyond 65,535 lie in a second panel: such rows are read column by column.
+    rng = np.random.default_rng(0)
+    ones = np.concatenate([np.arange(70_000), rng.integers(70_000, size=3000)])
+    rows = scipy.sparse.csr_array(
+        (np.ones(len(ones), np.uint8), (rng.integers(130, size=len(ones)), ones))
+    )
+    rows.data[:] = 1
+    sets = BayesianSets().fit(distclust.ingest(iter([rows]), tmp_path / "X"))
+    assert len(sets.matrix_.compact_block(0).ids) == 2
+    held = BayesianSets().fit(rows)
+    for query in ([3], [5, 100]):
+        wanted = held.query(query, 130)
+        assert_same(sets.query(query, 130), wanted)
+        scores = held.log_scores(query).compute()
+        assert wanted.log_scores.tolist() == sorted(scores.tolist(), reverse=True)
 
 
 @pytest.mark.parametrize("kind", ["array", "sparse", "dask", "compact", "csr"])
