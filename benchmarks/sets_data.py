@@ -32,6 +32,7 @@ Kind = Literal["documents", "lists", "pictures", "measurements"]
 
 PRESENT = "0"  # above nothing
 PUBLISHED = "column-mean*2"  # of shares: above twice the mean of the word
+SKEWNESS = "skewness"
 
 
 @dataclass(frozen=True)
@@ -317,7 +318,7 @@ def _pictures(name: str, path: str, half: int) -> Labelled:
 
 def _measurements(name: str, values: Any, classes: Any) -> Labelled:
     values = np.asarray(values, np.float64)
-    binary = binarised(values, "skewness")
+    binary = binarised(values, SKEWNESS)
     return Labelled(name, "measurements", binary, classes, values, "diagonal_gaussian")
 
 

@@ -211,8 +211,8 @@ def one_set(corpus: Labelled, n_queries: int) -> dict[str, Any]:
     }
     if corpus.values is not None:
         described["values"] = _on_values(corpus, queries)
-    if corpus.family == "multinomial" and corpus.kind == "documents":
-        described["published rule"] = _by_published_rule(corpus, queries)
+    if (binary := by_published_rule(corpus)) is not None:
+        described["published rule"] = _on_other_bits(binary, kappa, queries)
     return described
 
 
@@ -287,13 +287,22 @@ def weighted_values(corpus: Labelled) -> Any:
     return StandardScaler().fit_transform(corpus.values)
 
 
-def _by_published_rule(corpus: Labelled, queries: Queries) -> dict[str, Any]:
-    """Documents made binary by the published rule instead of by presence."""
-    binary = sets_data.binarised(sets_data.shares(corpus.values), sets_data.PUBLISHED)
+def by_published_rule(corpus: Labelled) -> Any:
+    """Zeros and ones by the thesis' rule for the kind where ours is another; None elsewhere."""
+    if corpus.kind == "documents" and corpus.family == "multinomial":
+        return sets_data.binarised(sets_data.shares(corpus.values), sets_data.PUBLISHED)
+    if corpus.kind == "pictures" and corpus.values is not None:
+        return sets_data.binarised(corpus.values, sets_data.SKEWNESS)
+    return None
+
+
+def _on_other_bits(binary: Any, kappa: float, queries: Queries) -> dict[str, Any]:
+    """Ours and cosine on zeros and ones that were made by another rule."""
     cosine = queries.precision(by_cosine(binary, queries))
-    sets = BayesianSets(kappa=DOCUMENTS_KAPPA).fit(binary).build_index()
+    sets = BayesianSets(kappa=kappa).fit(binary).build_index()
     ours = queries.precision(by_sets(sets, queries)[0])
     return {
+        "kappa": kappa,
         "ours": _summary(ours),
         "cosine": _summary(cosine),
         "difference": _summary(ours - cosine),
@@ -307,6 +316,7 @@ def summarise_precision(results: Results) -> str:
     """Same features; values; the published rule; other strengths of the prior."""
     found = results["sets"]
     valued = [row for row in found if "values" in row]
+    by_rule = [row for row in found if "published rule" in row]
     parts = [
         f"{results['n_queries']:,} queries a set; mean ± standard error, of the difference query "
         "by query. All on the same zeros and ones:",
@@ -322,9 +332,12 @@ def summarise_precision(results: Results) -> str:
             [row["values"]["difference, weighted"] for row in valued],
             valued,
         ),
-        "Documents made binary by the published rule, above twice the mean share of the word, "
-        f"κ = {DOCUMENTS_KAPPA:g}:",
+        "Made binary by the rules of the thesis instead: documents by shares above twice the mean "
+        "of the word, pictures by skewness:",
         _published_rule_table(found),
+        verdict(
+            "Against cosine", [row["published rule"]["difference"] for row in by_rule], by_rule
+        ),
         "Precision by the strength of the prior κ, with the difference to cosine:",
         _kappas_table(found),
         verdict(
@@ -381,13 +394,14 @@ def _published_rule_table(found: list[dict[str, Any]]) -> str:
     lines = [
         [
             row["name"],
+            f"{row['published rule']['kappa']:g}",
             *(_pair(row["published rule"][name]) for name in ("cosine", "ours")),
             _pair(row["published rule"]["difference"], "+"),
         ]
         for row in found
         if "published rule" in row
     ]
-    return table(["data", "cosine", "Bayesian Sets", "less cosine"], lines)
+    return table(["data", "κ", "cosine", "Bayesian Sets", "less cosine"], lines)
 
 
 def _kappas_table(found: list[dict[str, Any]]) -> str:
