@@ -371,14 +371,3 @@ def score_by_lists(
             if is_on:
                 shared += gain[t]
         scores[m] = (constant + base[i]) + shared
-
-
-@compiled
-def lists_with(row: int, rows: Array, starts: Array, found: Array) -> int:
-    """Fill `found` with the numbers of the lists that have that row; return how many."""
-    n = 0
-    for t in range(len(starts) - 1):
-        if _holds(rows, starts[t], starts[t + 1], row):
-            found[n] = t
-            n += 1
-    return n

@@ -127,16 +127,6 @@ class Shard:
         )  # fmt: skip
         return scores
 
-    def features_of(self, row: int) -> Array:
-        """Return the features of one row, ascending."""
-        from distclust.retrieval import _numerics as numerics
-
-        found = np.empty(len(self.columns), np.int64)
-        n = numerics.lists_with(row, self.rows, self.starts, found)
-        by_place = np.unpackbits(self.bits[row], count=len(self.bit_columns)).astype(bool)
-        by_bit = self.bit_columns[by_place[self.bit_places]]
-        return np.sort(np.concatenate([self.columns[found[:n]], by_bit]))
-
     def resting(self, prior: BinaryPrior, n_items: int) -> Resting:
         """Return what all queries of one size share; the last few are kept."""
         key = (prior.kappa, prior.smoothing, n_items)  # the counts are those of the index
