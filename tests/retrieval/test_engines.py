@@ -173,7 +173,8 @@ def test_engines__scores_closer_than_their_approximations(length, rng):
     n_features = 2 * length
     rows = near_ties(rng, 500, n_features, length)
     sets = BayesianSets(1e-3).fit(matrix_of(rows, 16, True)).build_index()
-    queries = [[1], [2, 3, 4], rng.choice(500, 50, replace=False).tolist()]
+    nothing = np.zeros((1, n_features), np.uint8)  # asks for short rows of frequent features
+    queries = [[1], [2, 3, 4], rng.choice(500, 50, replace=False).tolist(), nothing]
     for k in (1, 10):
         check_both(sets, rows, queries, k)
 
@@ -265,6 +266,30 @@ def test_engines__sums_that_lose_almost_half_a_unit_at_every_step(n_small, n_oth
     assert whole.search(prior, query, 1, scores[0]).rows.tolist() == [1]  # after another shard
     top = scanning.scan(matrix_of(rows, 1, True), prior, [query], 1)[0]
     assert top.rows.tolist() == [1]
+
+
+@pytest.mark.parametrize("n_small", [8, 80])
+def test_engines__bases_that_lose_almost_half_a_unit_at_every_step(n_small):
+    # As above with a query without features: one small base in each byte of row 1 is rounded
+    # away, and row 0, which has almost as much in one piece, seems worse. Two more rows make
+    # all features equally frequent, and score far less.
+    unit = 2.0**-23
+    n_features = 8 * n_small + 3
+    own = np.arange(0, 8 * n_small, 8)
+    rows = np.zeros((4, n_features), np.uint8)
+    rows[2, :-1] = rows[3, : 8 * n_small] = 1
+    rows[3, own], rows[1, own] = 0, 1
+    rows[1, -2] = rows[0, -3] = rows[3, -1] = 1
+    prior = BinaryPrior(4, rows.sum(axis=0, dtype=np.int64))
+    base = prior.base(1).weights
+    base[:] = -0.49 * unit
+    base[-3:] = -1.0 - 0.48 * n_small * unit, -1.0, -5.0
+    query = Query(1, np.empty(0, np.int32), np.empty(0), 0.0)
+    shard = shards.build([rows], 4, n_features)
+    assert shard.bit_places.tolist() == list(range(n_features))  # bytes are added from the last
+    assert shard.search(prior, query, 1, -np.inf).rows.tolist() == [0]
+    top = scanning.scan(matrix_of(rows, 4, True), prior, [query], 1)[0]
+    assert top.rows.tolist() == [0]
 
 
 # ---- the parts of a scan -------------------------------------------------------------------------

@@ -110,6 +110,14 @@ def test_vectors__are_kept_but_not_all_of_them(rows, monkeypatch):
         assert len(items._features) <= 10
 
 
+def test_vectors__that_are_kept_are_not_read_again(rows, monkeypatch):
+    matrix = ArrayMatrix(rows)
+    items = Items(matrix)
+    items.vectors(np.array([3, 70]))
+    monkeypatch.setattr(matrix, "block", lambda index: pytest.fail("was read again"))
+    np.testing.assert_array_equal(items.vectors(np.array([70, 3, 70])).toarray(), rows[[70, 3, 70]])
+
+
 def test_vectors__may_be_asked_for_by_many_threads(rows, monkeypatch):
     monkeypatch.setattr(items_module, "_ROWS_KEPT", 5)
     items = Items(ArrayMatrix(rows))
