@@ -592,6 +592,7 @@ def test_timeout__is_504_and_the_thread_comes_back(sets: BayesianSets) -> None:
             assert response.status_code == 504
             check_described(response, described)
         assert service.desk.n_inside == 0
+        assert service.desk._pool._work_queue.qsize() == 0  # nothing piles up behind it
         slow.go.set()
         # The thread is busy until now; who asks again is answered in the end.
         while (await client.post("/api/query", json={"items": HERONS})).status_code == 504:

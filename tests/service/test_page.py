@@ -388,6 +388,8 @@ def test_token__may_come_with_the_address(driver: Any, sets: BayesianSets) -> No
         page.open(f"#item=heron+00&token={TOKEN}")
         page.until(lambda: page.shows(sets, ["heron 00"]))
         assert page.state() == {"item": ["heron 00"]}
+        page.driver.refresh()
+        page.until(lambda: page.shows(sets, ["heron 00"]))
 
 
 def test_service_that_is_gone__is_told_and_asked_again(driver: Any, sets: BayesianSets) -> None:
