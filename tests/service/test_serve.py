@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import psutil
 import pytest
 
 from distclust import cli
@@ -325,6 +326,40 @@ def test_command__asks_a_cluster(store: Path, local_client: Any) -> None:
             assert [result["id"] for result in found] == wanted.ids.tolist()
             assert [result["log_score"] for result in found] == wanted.log_scores.tolist()
         assert running.end()[0] == 0
+
+
+@pytest.mark.cluster
+@pytest.mark.chaos
+def test_command__loses_no_query_with_a_worker(store: Path) -> None:
+    """Ask from several threads, kill a worker meanwhile: all answers come, and are right."""
+    fitted = BayesianSets().fit(str(store))
+    names = [f"{kind} {i:02d}" for kind in ("heron", "otter", "maple") for i in range(12)]
+    wanted = {name: fitted.query([name]).log_scores.tolist() for name in names}
+    wrong: list[str] = []
+    is_killed = threading.Event()
+
+    def keep_asking(url: str) -> None:
+        n_left = len(names)
+        with httpx.Client(base_url=url, timeout=120) as client:
+            while n_left:  # all of them once more when the worker is dead
+                n_left = len(names) if not is_killed.is_set() else n_left - 1
+                body = {"items": [names[n_left - 1]], "explain": False}
+                answer = client.post("/api/query", json=body)
+                found = [each["log_score"] for each in answer.json().get("results", ())]
+                if found != wanted[names[n_left - 1]]:
+                    wrong.append(answer.text)
+
+    with command(store, "--scheduler", "local", "--timeout", "100s") as running:
+        asking = [threading.Thread(target=keep_asking, args=(running.url,)) for _ in range(4)]
+        for each in asking:
+            each.start()
+        children = psutil.Process(running.process.pid).children(recursive=True)
+        max(children, key=lambda child: child.num_threads()).kill()
+        is_killed.set()
+        for each in asking:
+            each.join()
+        assert running.end()[0] == 0
+    assert wrong == []
 
 
 def fails(*arguments: str) -> tuple[int, str]:
