@@ -144,10 +144,12 @@ def _say_start(url: str, store: str, sets: BayesianSets, common: Common) -> None
 
 
 def _show_start(facts: dict[str, Any]) -> None:
+    from rich.markup import escape
+
     said = console()
     shape = f"{facts['n_items']:,} items, {facts['n_features']:,} features"
     index = "with its index" if facts["has_index"] else "no index"
-    said.print(f"[bold]{facts['store']}[/bold]  {shape}, {index}", highlight=False)
+    said.print(f"[bold]{escape(facts['store'])}[/bold]  {shape}, {index}", highlight=False)
     said.print(f"  page     [link={facts['url']}]{facts['url']}[/link]", highlight=False)
     said.print(f"  API      {facts['url']}openapi.json", highlight=False)
     said.print("  Ctrl-C ends", style="dim")
