@@ -24,9 +24,10 @@ from distclust.store import SparseMatrix
 from distclust.store.matrix_store import MatrixStore, open_store
 from distclust.store.objects import open_objects
 from distclust.store.results import ResultsStore
+from tests.corpora import blocks_of
 from tests.faults import every_fault
 from tests.retrieval.corpora import assert_same, draw, shards_of
-from tests.small_blocks import shrink
+from tests.small_blocks import BLOCK_ROWS, shrink
 
 N_FEATURES = 30
 SHARD = 128
@@ -370,6 +371,32 @@ def test_gc__leaves_what_was_opened_and_the_rest_is_told(store):
         unopened.query(["r1"], engine="index")
     assert_same(unopened.query(["r1"], 20, engine="scan"), wanted)
     check_answers(BayesianSets().fit(grown))
+
+
+def test_build__keeps_its_rows_from_being_removed(tmp_path, monkeypatch):
+    make_shard = index_module.make_shard
+    collected: list[Any] = []
+
+    def clean(place: Path) -> Any:
+        return open_store(place).gc(keep=1, older_than=0.0, grace=0.0)
+
+    def make_while_others_clean(number: int, matrix: Any) -> Any:
+        if not collected:
+            open_store(tmp_path / "X").delete(["r1", "r200"]).compact()
+            collected.append(clean(tmp_path / "X"))
+        return make_shard(number, matrix)
+
+    with blocks_of(BLOCK_ROWS):  # stored so, not read at once
+        matrix = make_store(tmp_path / "X").matrix()
+        monkeypatch.setattr(index_module, "make_shard", make_while_others_clean)
+        with distclust.connect("threads", threads=1):
+            built = build_index(matrix, str(tmp_path / "index"))
+        values = values_of(1000)[:300]
+        held = build_in_memory(SparseMatrix(scipy.sparse.csr_array(values)))
+        assert words_of(built) == words_of(held)
+        clean(tmp_path / "X")
+        with pytest.raises(StoreError):
+            build_index(matrix, str(tmp_path / "other"))  # now they are gone
 
 
 # ---- interrupted ---------------------------------------------------------------------------------
