@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +181,19 @@ def test_query__by_id_by_number_and_by_vector(kappa, smoothing, rows, places):
             by_vector = sets.query(vectors, 30)
             assert by_vector.rows.tolist() == by_name.rows.tolist()
             assert by_vector.log_scores.tobytes() == by_name.log_scores.tobytes()
+
+
+@pytest.mark.parametrize("use", ["scan", "index"])
+def test_query__may_be_asked_by_many_threads(use, places, tmp_path):
+    sets = BayesianSets().fit(places["compact"]).build_index(tmp_path / "index")
+    rng = np.random.default_rng(0)
+    queries = [rng.choice(N_ROWS, size, replace=False).tolist() for size in range(1, 25)]
+    wanted = [sets.query(query, 12, engine=use) for query in queries]
+    fresh = BayesianSets().fit(places["compact"], index=tmp_path / "index")
+    with ThreadPoolExecutor(8) as pool:
+        ask = functools.partial(fresh.query, k=12, engine=use)
+        for found, ranking in zip(pool.map(ask, queries * 5), wanted * 5, strict=True):
+            assert_same(found, ranking)
 
 
 def test_query__counts_a_repeated_item_once(rows):
