@@ -363,7 +363,7 @@ def test_query__refuses_engines_that_there_are_not(rows, tmp_path):
 def test_query__unknown_items_get_names_that_are_near(rows, places):
     sets = BayesianSets().fit(source("pandas", rows, places))
     with pytest.raises(UnknownItemError, match="Did you mean 'name of 17'"):
-        sets.query(["nmae of 17"])
+        sets.query(["name off 17"])
 
 
 # ---- the plan ------------------------------------------------------------------------------------
