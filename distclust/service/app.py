@@ -104,8 +104,8 @@ class Service:
     async def complete(self, request: Request) -> Response:
         """Return names of items that begin with a text or have it inside."""
         asked = requests.read_completion(request.query_params, self.settings)
-        items = self.sets.items_
-        found = await self.desk.run(items.complete, asked.text, asked.limit)
+        complete = self.sets.items_.complete
+        found = await self.desk.run(complete, asked.text, asked.limit, is_quick=True)
         return _as_json({"text": asked.text, "items": found})
 
     async def query(self, request: Request) -> Response:

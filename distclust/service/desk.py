@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -31,13 +32,17 @@ class Desk:
         self.threads = threads
         self.n_inside = 0
         self._turns = asyncio.Semaphore(threads)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="distclust-service")
+        self._quick_turns = asyncio.Semaphore(1)
+        self._pool = ThreadPoolExecutor(threads + 1, thread_name_prefix="distclust-service")
 
-    async def run(self, function: Callable[..., Result], *args: Any) -> Result:
+    async def run(
+        self, function: Callable[..., Result], *args: Any, is_quick: bool = False
+    ) -> Result:
         """Return ``function(*args)``, computed by a thread when it is this request's turn.
 
-        A thread cannot be interrupted: what takes too long is answered without it, and the
-        thread's place is free when it has ended.
+        Quick work has a thread of its own: who types does not wait for who asks. A thread
+        cannot be interrupted: what takes too long is answered without it, and its place is
+        free when it has ended.
         """
         if self.n_inside >= self.limit:
             got = f"{self.n_inside} already"
@@ -47,9 +52,10 @@ class Desk:
         self.n_inside += 1
         try:
             async with asyncio.timeout(self.timeout) as clock:
-                await self._turns.acquire()
+                turns = self._quick_turns if is_quick else self._turns
+                await turns.acquire()
                 work = asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
-                work.add_done_callback(self._end)
+                work.add_done_callback(functools.partial(_end, turns))
                 return await asyncio.shield(work)
         except TimeoutError:
             if not clock.expired():
@@ -64,7 +70,8 @@ class Desk:
         """Let the threads end."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _end(self, work: asyncio.Future[Any]) -> None:
-        self._turns.release()
-        if not work.cancelled():
-            work.exception()  # looked at, so that nobody complains if the request has left
+
+def _end(turns: asyncio.Semaphore, work: asyncio.Future[Any]) -> None:
+    turns.release()
+    if not work.cancelled():
+        work.exception()  # looked at, so that nobody complains if the request has left

@@ -581,6 +581,26 @@ def test_limit__one_more_is_503_and_those_within_wait_their_turn(sets: BayesianS
     run(slow.sets, Settings(limit=3, threads=1), scenario)
 
 
+def test_limit__who_types_does_not_wait_for_who_asks(sets: BayesianSets) -> None:
+    slow = Slow(sets)
+
+    async def scenario(client: httpx.AsyncClient, service: Service) -> None:
+        body = {"items": HERONS, "k": 7}
+        waiting = [asyncio.ensure_future(client.post("/api/query", json=body)) for _ in range(2)]
+        await until(lambda: service.desk.n_inside == 2)
+        completed = await client.get("/api/complete", params={"text": "heron"})
+        assert completed.status_code == 200
+        assert not any(each.done() for each in waiting)
+        waiting.append(asyncio.ensure_future(client.post("/api/query", json=body)))
+        await until(lambda: service.desk.n_inside == 3)
+        refused = await client.get("/api/complete", params={"text": "heron"})
+        assert refused.status_code == 503
+        slow.go.set()
+        assert [(await each).status_code for each in waiting] == [200] * 3
+
+    run(slow.sets, Settings(limit=3, threads=1), scenario)
+
+
 def test_timeout__is_504_and_the_thread_comes_back(sets: BayesianSets) -> None:
     slow = Slow(sets)
 
