@@ -245,7 +245,11 @@ class Items:
     def _as_ids(self, names: list[Any], where: str) -> Array:
         """Return names as ids are stored: text, or whole numbers."""
         if self.has_text_ids:
-            return np.array([str(name) for name in names], object)
+            texts = [str(name) for name in names]
+            for text in texts:
+                if not _is_unicode(text):  # bytes of another encoding on a command line
+                    raise InputError(where, "an id in Unicode", ascii(text)[:80], "Encode it.")
+            return np.array(texts, object)
         numbers = []
         for name in names:
             number = _whole(name)
@@ -315,3 +319,8 @@ def _whole(name: Any) -> int | None:
 def _one_of(names: list[str]) -> str:
     quoted = [repr(name) for name in names]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written: no half of a pair stands alone in it."""
+    return not any("\ud800" <= character <= "\udfff" for character in text)

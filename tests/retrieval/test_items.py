@@ -242,3 +242,9 @@ def test_complete__names_that_begin_so_then_names_that_hold_it(text, limit, rows
 def test_complete__nothing_for_nothing(rows):
     assert Items(ArrayMatrix(rows)).complete("  ") == []
     assert Items(ArrayMatrix(rows)).complete("14", 3) == ["14", "140", "141"]
+
+
+def test_find__refuses_text_that_is_no_unicode(rows):
+    matrix = ArrayMatrix(rows, row_ids=np.array(NAMES, object))
+    with pytest.raises(InputError, match="an id in Unicode"):
+        Items(matrix).find(["item \udcff"], "here")
