@@ -328,7 +328,7 @@ def build_index(
         "input_fingerprint": matrix.fingerprint,
     }
     run = None if fresh else store.find_run(**identity)
-    with matrix.held(), store.begin(**identity, run=run) as draft:
+    with store.begin(**identity, run=run) as draft, matrix.held():
         version = draft.publish() if draft.is_sealed else _write(matrix, draft, before, stage)
     return _open_once(store.url, version.id)
 
