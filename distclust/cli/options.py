@@ -55,6 +55,24 @@ def reading_options(command: Command) -> Command:
     return command
 
 
+def prior_options(command: Command) -> Command:
+    """Add the prior of Bayesian Sets."""
+    for option in (
+        click.option(
+            "--smoothing",
+            type=float,
+            default=0.0,
+            show_default=True,
+            help="Added to the counts of ones and zeros of every feature.",
+        ),
+        click.option(
+            "--kappa", type=float, default=2.0, show_default=True, help="Strength of the prior."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
 def running_options(command: Command) -> Command:
     """Add where to run and where to log progress."""
     for option in (

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from distclust.cli.options import common_options, running_options, take_common
+from distclust.cli.options import common_options, prior_options, running_options, take_common
 from distclust.cli.sets_serve import serve
 
 FAMILIES = ("bernoulli", "categorical", "multinomial", "poisson", "diagonal-gaussian")
@@ -70,14 +70,7 @@ def build(
     show_default=True,
     help="How to look; the answer is the same.",
 )
-@click.option("--kappa", type=float, default=2.0, show_default=True, help="Strength of the prior.")
-@click.option(
-    "--smoothing",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Added to the counts of ones and zeros of every feature.",
-)
+@prior_options
 @click.option(
     "--family",
     default="bernoulli",

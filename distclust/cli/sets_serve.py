@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from distclust.cli.options import common_options, running_options, take_common
+from distclust.cli.options import common_options, prior_options, running_options, take_common
 
 
 @click.command()
@@ -37,14 +37,7 @@ from distclust.cli.options import common_options, running_options, take_common
     show_default=True,
     help="Longest time of a request, such as 500ms, 10s or 2min.",
 )
-@click.option("--kappa", type=float, default=2.0, show_default=True, help="Strength of the prior.")
-@click.option(
-    "--smoothing",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="Added to the counts of ones and zeros of every feature.",
-)
+@prior_options
 @click.option("--family", default="bernoulli", show_default=True, help="As for `sets query`.")
 @click.option("--index", help="Where the index lies.  [default: STORE.sets, if it is there]")
 @running_options
