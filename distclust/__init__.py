@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distclust.engine import connect as connect
     from distclust.engine import ingest as ingest
     from distclust.loading import load as load
+    from distclust.projections import PPCA as PPCA
     from distclust.report import progress as progress
     from distclust.retrieval import BayesianSets as BayesianSets
     from distclust.store.matrix_store import open_store as open_store
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BHC": "distclust.trees",
     "EMBHC": "distclust.trees",
+    "PPCA": "distclust.projections",
     "BayesianSets": "distclust.retrieval",
     "RandomizedBHC": "distclust.trees",
     "BayesianRoseTree": "distclust.trees",
@@ -51,6 +53,7 @@ __all__ = [  # noqa: RUF022  in plain order
     "BayesianRoseTree",
     "BayesianSets",
     "EMBHC",
+    "PPCA",
     "RandomizedBHC",
     "Tree",
     "__version__",

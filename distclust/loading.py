@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any
 
 from distclust.errors import ModelFormatError
 from distclust.store import read_archive
+
+# Kind of model -> module whose `from_archive(archive, path)` reads it; imported when needed.
+_READERS = {
+    "BHC": "distclust.trees.persistence",
+    "BayesianRoseTree": "distclust.trees.persistence",
+    "RandomizedBHC": "distclust.trees.persistence",
+    "EMBHC": "distclust.trees.persistence",
+    "BayesianSets": "distclust.retrieval.persistence",
+    "PPCA": "distclust.projections.persistence",
+}
 
 
 def load(path: str | os.PathLike[str]) -> Any:
@@ -56,12 +67,8 @@ def _refuse_index(place: str) -> None:
 
 
 def _from_file(path: str) -> Any:
-    from distclust.retrieval.persistence import KIND
-    from distclust.retrieval.persistence import from_archive as sets_from_archive
-
     archive = read_archive(path)
-    if archive.kind == KIND:
-        return sets_from_archive(archive, path)
-    from distclust.trees.persistence import from_archive
-
-    return from_archive(archive, path)
+    if archive.kind not in _READERS:
+        expected = f"a model among {', '.join(_READERS)}"
+        raise ModelFormatError(path, expected, repr(archive.kind), "Update distclust.")
+    return importlib.import_module(_READERS[archive.kind]).from_archive(archive, path)

@@ -1,1 +1,5 @@
 """Few directions that carry the structure: PCA as a probabilistic model, kernel PCA."""
+
+from distclust.projections.ppca import PPCA
+
+__all__ = ["PPCA"]
