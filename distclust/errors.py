@@ -15,8 +15,10 @@
     └── ClusterError (RuntimeError)      the Dask cluster is unreachable, mixed or lost
 
     DistclustWarning (UserWarning)
+    ├── CheckpointWarning                a checkpoint was damaged or could not be written
     ├── ConstantColumnsWarning           columns that carry no information
     ├── ConvergenceWarning               an optimiser stopped before its tolerance
+    ├── IndefiniteKernelWarning          a kernel with negative eigenvalues
     ├── ThreadsWarning                   threads or processes fight over cores
     └── UnknownFeaturesWarning           features of a query that no item of the corpus has
 
@@ -124,12 +126,20 @@ class DistclustWarning(UserWarning):
     """Base of all warnings."""
 
 
+class CheckpointWarning(DistclustWarning):
+    """A checkpoint was damaged or could not be written; the work goes on without it."""
+
+
 class ConstantColumnsWarning(DistclustWarning):
     """Some columns never vary; they are valid but say nothing about clusters."""
 
 
 class ConvergenceWarning(DistclustWarning):
     """An iteration ended before reaching its tolerance."""
+
+
+class IndefiniteKernelWarning(DistclustWarning):
+    """A kernel has negative eigenvalues: it is no product of features."""
 
 
 class ThreadsWarning(DistclustWarning):

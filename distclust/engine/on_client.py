@@ -4,9 +4,8 @@ Data of the caller travel inside the tasks, not by ``scatter``: a task that lost
 worker is then run again by Dask from what the scheduler holds. What all tasks of a map
 share is one task of its own, sent once.
 
-Everything is pickled to one string of bytes before Dask sees it, arguments and results.
-Dask would send the memory of arrays as it is and let it land anywhere; numpy sums an array
-that starts at an odd byte in another order, and the answer would differ in its last bits.
+Everything is sealed before Dask sees it, arguments and results; see
+`distclust.engine.sealing`.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from typing import Any
 from distclust import events
 from distclust.engine.dask_matrix import DaskMatrix, hold_in_memory
 from distclust.engine.pieces import PieceCut
+from distclust.engine.sealing import Sealed, seal
 from distclust.engine.threads import grant_threads, one_blas_thread
 from distclust.engine.workers import asking_scheduler, count_threads, list_threads
 from distclust.errors import ClusterError, InputError
@@ -50,24 +50,6 @@ _event_queues: weakref.WeakKeyDictionary[Any, queue.SimpleQueue[events.Event]] =
 )
 
 
-@dataclass(frozen=True)
-class _Sealed:
-    """What a task carries or returns, as bytes; Dask does not look inside either."""
-
-    content: bytes
-
-    def open(self) -> Any:
-        from distributed.protocol.pickle import loads
-
-        return loads(self.content)
-
-
-def _seal(*content: Any) -> _Sealed:
-    from distributed.protocol.pickle import dumps
-
-    return _Sealed(dumps(content))
-
-
 class _Shared:
     """What all tasks of a map share, opened by the first that needs it on each worker.
 
@@ -75,7 +57,7 @@ class _Shared:
     opened lives as long, and needs no other place to be kept. It travels unopened.
     """
 
-    def __init__(self, sealed: _Sealed) -> None:
+    def __init__(self, sealed: Sealed) -> None:
         self._sealed = sealed
         self._lock = threading.Lock()
         self._opened: tuple[Any, ...] | None = None
@@ -105,7 +87,7 @@ class _Order:
     topic: str | None
     whole_worker: bool = False
 
-    def call(self, *args: Any, **kwargs: Any) -> _Sealed:
+    def call(self, *args: Any, **kwargs: Any) -> Sealed:
         from distributed import get_worker
 
         worker = get_worker()
@@ -117,7 +99,7 @@ class _Order:
                 topic = self.topic
                 send = lambda event: worker.log_event(topic, event.as_dict())  # noqa: E731
                 stack.enter_context(events.redirect(send))
-            return _seal(self.function(*args, **kwargs))
+            return seal(self.function(*args, **kwargs))
 
 
 def map_items(
@@ -135,7 +117,7 @@ def map_items(
     """
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
-    common = _submit(client, _hold, f"{prefix}-shared", _Shared(_seal(*shared)))
+    common = _submit(client, _hold, f"{prefix}-shared", _Shared(seal(*shared)))
     limit = ahead * max(1, count_threads(client))
     balance = _Balance(client)
     pending: deque[_Fetch] = deque()
@@ -143,7 +125,7 @@ def map_items(
         for i, item in enumerate(items):
             if len(pending) == limit:
                 yield _opened(client, pending.popleft())
-            sealed, weight = _seal(order, item), weigh(item)
+            sealed, weight = seal(order, item), weigh(item)
             worker = balance.choose(weight)
             task = _submit(client, _call_item, f"{prefix}-{i}", sealed, common, worker=worker)
             fetch = _Fetch(client, task)  # results come while others are worked on
@@ -174,10 +156,10 @@ def map_groups(
         owner = max(workers, key=lambda w: _affinity(w, number), default=None)
         groups.setdefault(owner, []).append(number)
     order, prefix = _Order(function, _topic(client)), _task_prefix(name)
-    sealed_shared = _Shared(_seal(*shared))
+    sealed_shared = _Shared(seal(*shared))
     fetches = []
     for i, (owner, group) in enumerate(groups.items()):
-        sealed = _seal(order, (group,))
+        sealed = seal(order, (group,))
         task = _submit(client, _call_item, f"{prefix}-{i}", sealed, sealed_shared, worker=owner)
         fetches.append(_Fetch(client, task))
     try:
@@ -245,12 +227,12 @@ def map_cuts(
 
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
-    common = _submit(client, _hold, f"{prefix}-shared", _Shared(_seal(*shared)))
+    common = _submit(client, _hold, f"{prefix}-shared", _Shared(seal(*shared)))
     call = dask.delayed(_call_cut, pure=False)
     tasks = []
     for i, cut in enumerate(cuts):
         chunks = [matrix.chunks[j] for j in cut.chunks]
-        sealed = dask.delayed(_seal(order, cut), traverse=False, pure=False)
+        sealed = dask.delayed(seal(order, cut), traverse=False, pure=False)
         tasks.append(call(sealed, common, *chunks, dask_key_name=f"{prefix}-{i}"))
     with dask.config.set(_LARGE_TASKS), asking_scheduler():
         pending = deque(client.compute(tasks))
@@ -267,7 +249,7 @@ def run_on_client(
     matrices: list[Any] = []
     sent_args = tuple(_send(client, value, matrices) for value in args)
     sent_kwargs = {name: _send(client, value, matrices) for name, value in kwargs.items()}
-    sealed = _seal(order, sent_args, sent_kwargs)
+    sealed = seal(order, sent_args, sent_kwargs)
     key = _task_prefix(getattr(function, "__name__", "run"))
     return _open(client, _submit(client, _call_run, key, sealed, *matrices))
 
@@ -336,17 +318,16 @@ def _result(client: Any, fetch: _Fetch) -> Any:
 
 def _wait(client: Any, fetching: Future[Any]) -> Any:
     """Return what is being fetched, delivering events and looking for workers meanwhile."""
-    without_workers = None
-    patience = _patience_seconds()
+    patience = Patience()
     while True:
         try:
             return fetching.result(timeout=_poll_seconds())
         except TimeoutError as error:
             if fetching.done() and fetching.exception() is error:  # the function's own
                 raise
-            without_workers = _check_workers(client, without_workers, patience)
+            patience.check(count_threads(client) > 0)
         finally:
-            _deliver_events(client)
+            deliver_events(client)
 
 
 def _poll_seconds() -> float:
@@ -366,19 +347,27 @@ def _patience_seconds() -> float:
     )
 
 
-def _check_workers(client: Any, since: float | None, patience: float) -> float | None:
-    """Return since when there has been no worker, or give up."""
-    if count_threads(client):
-        return None
-    now = time.monotonic()
-    if since is not None and now - since > patience:
-        raise ClusterError(
-            "the Dask cluster",
-            "at least one worker",
-            f"none for {patience:g} s",
-            "Start workers with `dask worker` and repeat.",
-        )
-    return now if since is None else since
+class Patience:
+    """Gives up when there has been no worker for too long; Dask would wait for ever."""
+
+    def __init__(self) -> None:
+        self._seconds = _patience_seconds()
+        self._since: float | None = None
+
+    def check(self, has_workers: bool) -> None:
+        """Note whether there are workers now; raise if there were none for too long."""
+        now = time.monotonic()
+        if has_workers:
+            self._since = None
+        elif self._since is None:
+            self._since = now
+        elif now - self._since > self._seconds:
+            raise ClusterError(
+                "the Dask cluster",
+                "at least one worker",
+                f"none for {self._seconds:g} s",
+                "Start workers with `dask worker` and repeat.",
+            )
 
 
 def _submit(
@@ -405,7 +394,7 @@ def _send(client: Any, value: Any, matrices: list[Any]) -> Any:
 
     gather = dask.delayed(_call_hold, pure=False)
     facts = (value.cut_all(), value.columns, None)
-    sealed = dask.delayed(_seal(*facts), traverse=False, pure=False)
+    sealed = dask.delayed(seal(*facts), traverse=False, pure=False)
     chunks = [value.chunks[j] for j in facts[0].chunks]
     task = gather(sealed, *chunks, dask_key_name=_task_prefix("gather_rows"))
     with dask.config.set(_LARGE_TASKS), asking_scheduler():
@@ -420,24 +409,24 @@ def _hold(shared: _Shared) -> _Shared:
     return shared
 
 
-def _call_item(sealed: _Sealed, shared: _Shared) -> _Sealed:
+def _call_item(sealed: Sealed, shared: _Shared) -> Sealed:
     order: _Order
     order, item = sealed.open()
     return order.call(*item, *shared.open())
 
 
-def _call_cut(sealed: _Sealed, shared: _Shared, *chunks: Any) -> _Sealed:
+def _call_cut(sealed: Sealed, shared: _Shared, *chunks: Any) -> Sealed:
     order: _Order
     cut: PieceCut
     order, cut = sealed.open()
     return order.call(*cut.arguments(*chunks), *shared.open())
 
 
-def _call_hold(sealed: _Sealed, *chunks: Any) -> Any:
+def _call_hold(sealed: Sealed, *chunks: Any) -> Any:
     return hold_in_memory(*sealed.open(), *chunks)
 
 
-def _call_run(sealed: _Sealed, *matrices: Any) -> _Sealed:
+def _call_run(sealed: Sealed, *matrices: Any) -> Sealed:
     order: _Order
     order, args, kwargs = sealed.open()
     args = [_fill(value, matrices) for value in args]
@@ -465,7 +454,8 @@ def _topic(client: Any) -> str | None:
     return topic
 
 
-def _deliver_events(client: Any) -> None:
+def deliver_events(client: Any) -> None:
+    """Hand on what workers reported since the last time."""
     received = _event_queues.get(client)
     while received is not None and not received.empty():
         events.deliver(received.get())

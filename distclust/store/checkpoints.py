@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,18 +105,29 @@ class Checkpoints:
         StoreError
             If there are checkpoints but none of them is whole.
         """
-        problem: StoreError | None = None
+        problems: list[StoreError] = []
+        for saved in self.newest_first(problems):
+            for error in problems:
+                _LOGGER.warning("A damaged checkpoint is passed over. %s", error)
+            return saved
+        if problems:
+            raise problems[0]
+        return None
+
+    def newest_first(self, problems: list[StoreError]) -> Iterator[Checkpoint]:
+        """Yield the states that are whole; what is wrong with others goes to `problems`."""
         for place in reversed(self._saved()):
             try:
-                return self._read(*place)
+                saved = self._read(*place)
             except MissingObject:
-                return self.latest()  # newer ones were saved since the listing
+                if place in self._saved():
+                    raise
+                yield from self.newest_first(problems)  # newer ones were saved since the listing
+                return
             except StoreError as error:
-                _LOGGER.warning("A damaged checkpoint is passed over. %s", error)
-                problem = problem or error
-        if problem:
-            raise problem
-        return None
+                problems.append(error)
+                continue
+            yield saved
 
     def clear(self) -> None:
         """Remove all of them: the run is over."""

@@ -323,7 +323,7 @@ def test_map_blocks__shared_values_are_opened_once_by_a_worker(values, on_client
 
 def test_shared__is_opened_once_by_several_threads(tmp_path):
     trace = tmp_path / "trace"
-    shared = on_client_module._Shared(on_client_module._seal(Opened(trace), 3))
+    shared = on_client_module._Shared(on_client_module.seal(Opened(trace), 3))
     opened = engine.thread_map(lambda _: shared.open(), range(8), 8)
     assert len(trace.read_text().split()) == 1
     assert all(values is opened[0] for values in opened)

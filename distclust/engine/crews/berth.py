@@ -1,0 +1,259 @@
+"""The members of a crew in one process: they advance, are saved and restored here.
+
+Every call names the position it expects. A call that comes twice (its first answer was lost
+on the way) is recognised and answered again without doing anything twice.
+
+Saves carry the incarnation of the member. One that was given up for lost and lives on has
+an older one: what it saves is refused, or never read (see `distclust.store.checkpoints`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from distclust.engine.crews.role import Role, Room
+from distclust.engine.threads import thread_map
+from distclust.errors import ConflictError, InputError, StoreError
+from distclust.store.checkpoints import Checkpoint, Checkpoints
+from distclust.store.objects import Objects
+from distclust.store.states import pack_state, unpack_state
+
+
+@dataclass(frozen=True)
+class Vault:
+    """Where a crew's checkpoints lie, and whose they are.
+
+    Attributes
+    ----------
+    objects
+        The store; every process of the crew reaches it.
+    run
+        Name of the run in it.
+    fingerprint
+        Of data and parameters: a checkpoint of others is refused.
+    incarnation
+        How often the run was begun or taken up, 1 being the first time.
+    """
+
+    objects: Objects
+    run: str
+    fingerprint: str
+    incarnation: int = 1
+
+    def checkpoints(self, part: str) -> Checkpoints:
+        """Return the checkpoints of a member or of the plan."""
+        return Checkpoints(self.objects, f"{self.run}/{part}")
+
+    def save(self, part: str, step: int, incarnation: int, state: Any) -> None:
+        """Save a state under the fingerprint of the run."""
+        values, arrays = pack_state(state)
+        meta = {"fingerprint": self.fingerprint, "values": values}
+        self.checkpoints(part).save(step, incarnation, meta, arrays)
+
+    def restore(self, kind: type[Any], saved: Checkpoint) -> Any:
+        """Return the state of a checkpoint.
+
+        Raises
+        ------
+        InputError
+            If it is of other data or parameters.
+        """
+        found = saved.meta.get("fingerprint")
+        if found != self.fingerprint:
+            raise InputError(
+                f"{self.objects.url}, run {self.run}",
+                f"a checkpoint of the data and parameters {self.fingerprint}",
+                f"one of {found}",
+                "Start over with fresh=True (--fresh), or pass what the run began with.",
+            )
+        return unpack_state(kind, saved.meta["values"], saved.arrays)
+
+
+@dataclass(frozen=True)
+class Post:
+    """A member that is to work here.
+
+    Attributes
+    ----------
+    member, incarnation
+        Who, and in which of its starts.
+    oldest, newest
+        Positions from which it may go on: the orders after them are known.
+    is_restart
+        Whether others may still believe that the member is theirs.
+    """
+
+    member: int
+    incarnation: int
+    oldest: int
+    newest: int
+    is_restart: bool
+
+
+class NoWholeCheckpoint(StoreError):
+    """A member cannot go on: nothing that was saved of it is whole and recent enough."""
+
+
+@dataclass
+class _Member:
+    incarnation: int
+    position: int
+    state: Any
+    before: Any = None  # the state one call earlier, for an interrupt
+    position_before: int = -1
+    report: Any = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+def part_of(member: int) -> str:
+    """Return the name of a member's checkpoints."""
+    return f"member-{member:06d}"
+
+
+class Berth:
+    """Holds members and calls their role."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._role: Role[Any] | None = None
+        self._place: Any = None
+        self._vault: Vault | None = None
+        self._members: dict[int, _Member] = {}
+
+    def open(self, role: Role[Any], room: Room, vault: Vault | None) -> None:
+        """Make ready for a role; members of an earlier one are forgotten."""
+        self._members = {}
+        self._place = role.open(self._place, room)
+        self._role, self._vault = role, vault
+
+    def adopt(self, posts: Sequence[Post]) -> tuple[dict[int, int], list[str]]:
+        """Take members in; return where each goes on from, and what was odd."""
+        notes: list[str] = []
+        positions = {}
+        for post in posts:
+            self._members[post.member] = self._restored(post, notes)
+            positions[post.member] = self._members[post.member].position
+        return positions, notes
+
+    def advance(
+        self, starts: Sequence[tuple[int, int]], orders: Sequence[Any], *, save: bool
+    ) -> tuple[list[Any], str | None]:
+        """Carry out orders, one after another, from the positions that members start at.
+
+        Returns
+        -------
+        The last report of each member, and why states could not be saved, if so.
+        """
+        problems: list[str] = []
+
+        def work(start: tuple[int, int]) -> Any:
+            member, position = start
+            found = self._member(member)
+            with found.lock:
+                self._carry_out(member, found, position, orders)
+                if save:
+                    problems.extend(self._try_save(member, found.position, found))
+                return found.report
+
+        reports = thread_map(work, starts, self.threads)
+        return reports, problems[0] if problems else None
+
+    def save(self, positions: dict[int, int]) -> str | None:
+        """Save members as they were at a position: now, or one call earlier.
+
+        Members in the midst of an order are saved as they were before it.
+        """
+        problems: list[str] = []
+        for member, position in positions.items():
+            problems.extend(self._try_save(member, position, self._member(member)))
+        return problems[0] if problems else None
+
+    def drop(self, members: Sequence[int]) -> None:
+        """Forget members."""
+        for member in members:
+            self._members.pop(member, None)
+
+    def metrics(self, members: Sequence[int]) -> dict[int, dict[str, float]]:
+        """Return the figures of some members."""
+        assert self._role is not None
+        return {m: self._role.metrics(self._members[m].state) for m in members}
+
+    def _carry_out(self, member: int, found: _Member, position: int, orders: Sequence[Any]) -> None:
+        assert self._role is not None
+        if found.position == position + len(orders):
+            return  # asked before: its report is still here
+        if found.position != position:
+            expected = f"position {position}"
+            raise InputError(f"member {member}", expected, found.position, "This is a defect.")
+        state, report = found.state, None
+        for order in orders:
+            state, report = self._role.advance(self._place, member, state, order)
+        found.before, found.position_before = found.state, found.position
+        found.state, found.report = state, report
+        found.position = position + len(orders)
+
+    def _try_save(self, member: int, position: int, found: _Member) -> list[str]:
+        """Save a member; a full or read-only disk is a note, not the end of the work."""
+        if self._vault is None:
+            return []
+        if position == found.position:
+            state = found.state
+        elif position == found.position_before:
+            state = found.before
+        else:
+            return [f"member {member} is no longer at position {position}"]
+        try:
+            self._vault.save(part_of(member), position, found.incarnation, state)
+        except ConflictError:
+            raise  # somebody else goes on with this member
+        except OSError as error:
+            return [f"{error.strerror or error} ({error.filename or self._vault.objects.url})"]
+        return []
+
+    def _restored(self, post: Post, notes: list[str]) -> _Member:
+        assert self._role is not None
+        found = self._read(post, notes)
+        if found is None:
+            if post.oldest > 0:
+                raise self._nothing_whole(post)
+            found = _Member(post.incarnation, 0, self._role.begin(post.member))
+        if post.is_restart and self._vault is not None:
+            # From here on nothing that an earlier incarnation saves counts any more.
+            notes += self._try_save(post.member, found.position, found)
+        return found
+
+    def _read(self, post: Post, notes: list[str]) -> _Member | None:
+        if self._vault is None or self._role is None:
+            return None
+        problems: list[StoreError] = []
+        saves = self._vault.checkpoints(part_of(post.member)).newest_first(problems)
+        for saved in saves:
+            notes += [f"A damaged checkpoint is passed over. {error}" for error in problems]
+            problems.clear()
+            if saved.step < post.oldest:
+                break
+            if saved.step <= post.newest:
+                state = self._vault.restore(self._role.state_type, saved)
+                return _Member(post.incarnation, saved.step, state)
+        notes += [f"A damaged checkpoint is passed over. {error}" for error in problems]
+        return None
+
+    def _nothing_whole(self, post: Post) -> NoWholeCheckpoint:
+        assert self._role is not None
+        where = self._role.label(post.member)
+        if self._vault is not None:
+            where += f", {self._vault.objects.where(self._vault.run)}"
+        expected = f"a whole checkpoint of position {post.oldest}"
+        if post.newest > post.oldest:
+            expected += f" to {post.newest}"
+        return NoWholeCheckpoint(where, expected, "none", "Start over with fresh=True (--fresh).")
+
+    def _member(self, member: int) -> _Member:
+        try:
+            return self._members[member]
+        except KeyError:
+            hint = "This is a defect."
+            raise InputError(f"member {member}", "a member here", "none", hint) from None

@@ -1,0 +1,120 @@
+"""The board: who runs what, kept on the scheduler for any client to read.
+
+Berths and supervisors log events; a plugin of the scheduler gathers them. The board also
+passes word that a worker is to be retired: Dask itself never retires one that holds actors.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from distclust.engine.sessions import current_client
+from distclust.engine.workers import asking_scheduler
+from distclust.errors import ClusterError, InputError
+
+TOPIC = "distclust-crews"
+PLUGIN = "distclust-board"
+_POLL_SECONDS = 0.2
+
+
+def read_board() -> list[dict[str, Any]]:
+    """Return the crews that the scheduler of the current client knows of, the newest first.
+
+    Returns
+    -------
+    For each crew its ``id`` and ``name``, ``state`` (``running``, ``done``, ``lost``),
+    ``began`` and ``seen`` (seconds since 1970), ``checkpoint`` (the last position saved or
+    None), ``restarts``, and ``members``: for each ``member``, ``worker``, ``position``,
+    ``restarts`` and ``metrics``.
+    """
+    client = _client("read_board")
+    with asking_scheduler():
+        crews: list[dict[str, Any]] = client.run_on_scheduler(_read)
+    return crews
+
+
+def drain_worker(address: str, timeout: float = 60.0) -> None:
+    """Have all crews leave a worker, then retire it.
+
+    Raises
+    ------
+    InputError
+        If the scheduler knows no such worker.
+    ClusterError
+        If crews did not leave in time.
+    """
+    client = _client("drain_worker")
+    with asking_scheduler():
+        known = client.run_on_scheduler(_ask_to_drain, address=address)
+        if not known:
+            hint = "`distclust crews` shows who works where."
+            raise InputError("drain_worker", "the address of a worker", repr(address), hint)
+        end = time.monotonic() + timeout
+        while client.run_on_scheduler(_holds_actors, address=address):
+            if time.monotonic() > end:
+                got = "members that are still there"
+                hint = "Repeat; a member leaves when its present order is carried out."
+                raise ClusterError(address, f"all crews to leave within {timeout:g} s", got, hint)
+            time.sleep(_POLL_SECONDS)
+        client.retire_workers([address])
+
+
+def install_board(client: Any) -> None:
+    """Make sure the scheduler keeps a board."""
+    from distclust.engine.crews.board_plugin import Board
+
+    with asking_scheduler():
+        client.register_plugin(Board(), name=PLUGIN)
+
+
+def look_at_scheduler(dask_scheduler: Any) -> dict[str, Any]:
+    """Return what supervisors look at again and again; runs on the scheduler."""
+    board = dask_scheduler.plugins.get(PLUGIN)
+    return {
+        "workers": {
+            address: (worker.last_seen, worker.nthreads, worker.memory_limit)
+            for address, worker in dask_scheduler.workers.items()
+            if worker.status.name in {"running", "paused"}
+        },
+        "draining": sorted(board.draining) if board else [],
+    }
+
+
+def _client(where: str) -> Any:
+    client = current_client()
+    if client is None:
+        hint = "Use distclust.connect('tcp://host:8786')."
+        raise ClusterError(where, "a Dask cluster", "none", hint)
+    return client
+
+
+# What runs on the scheduler -------------------------------------------------------------
+
+
+def _read(dask_scheduler: Any) -> list[dict[str, Any]]:
+    board = dask_scheduler.plugins.get(PLUGIN)
+    crews = board.crews if board else {}
+    return [
+        {
+            "id": name,
+            **{key: value for key, value in crew.items() if key != "client"},
+            "restarts": sum(member["restarts"] for member in crew["members"].values()),
+            "members": [{"member": m, **facts} for m, facts in sorted(crew["members"].items())],
+        }
+        for name, crew in reversed(crews.items())
+    ]
+
+
+def _ask_to_drain(dask_scheduler: Any, address: str) -> bool:
+    if address not in dask_scheduler.workers:
+        return False
+    board = dask_scheduler.plugins.get(PLUGIN)
+    if board:
+        board.draining.add(address)
+    return True
+
+
+def _holds_actors(dask_scheduler: Any, address: str) -> bool:
+    worker = dask_scheduler.workers.get(address)
+    return worker is not None and bool(worker.actors)

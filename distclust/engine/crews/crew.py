@@ -1,0 +1,488 @@
+"""The supervisor of a crew: calls, checkpoints, restarts.
+
+A member is told what to do by orders, one after another; its position is how many it has
+carried out. Its state at a position follows from the first state and the orders before, so a
+member that is lost begins again from its last checkpoint and carries out once more what came
+after it: the supervisor keeps those orders. At most one call is on its way for each member.
+
+Members of a crew that works in rounds are saved at the same position, and the plan that
+leads them after them: the plan's checkpoint says that the whole is complete.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+import uuid
+import warnings
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Self, TypeVar
+
+from distclust.engine.crews.berth import NoWholeCheckpoint, Post, Vault
+from distclust.engine.crews.hands import Answer, Hands, Lost
+from distclust.engine.crews.in_process import LocalHands
+from distclust.engine.crews.role import Plan, Role
+from distclust.engine.sessions import current_client
+from distclust.errors import CheckpointWarning, ClusterError, StoreError
+from distclust.validation import check_integer, check_real
+
+State = TypeVar("State")
+
+SECONDS_BETWEEN_SAVES = 10.0
+RESTARTS = 5
+
+_PLAN = "plan"
+_STARTS = 1000  # incarnations that one process may give a member
+_LAST_SAVE_SECONDS = 30.0
+
+_LOGGER = logging.getLogger(__name__)
+
+
+@dataclass
+class _Member:
+    """What the supervisor knows of a member."""
+
+    number: int
+    reported: int = 0  # position up to which reports came in
+    position: int = 0  # position of its state
+    berth: str | None = None
+    call: int | None = None  # the one on its way
+    restarts: int = 0
+    moves: int = 0
+
+
+@dataclass(frozen=True)
+class _Call:
+    kind: Literal["adopt", "advance", "save"]
+    berth: str
+    members: tuple[int, ...]
+    position: int = 0  # that members have when it is done
+
+
+class Crew:
+    """A supervised set of members that hold their state where they work.
+
+    Parameters
+    ----------
+    role
+        What members do.
+    n_members
+        How many there are, numbered from 0.
+    name
+        What people see on the board and in messages.
+    vault
+        Where checkpoints go. Without it a lost member begins at the beginning.
+    every
+        Save when so many orders have been carried out since the last time, or None.
+    seconds
+        Save when so many seconds have passed since the last time.
+    restarts
+        How often a member may be restarted before the crew is given up.
+    heartbeat
+        Seconds of silence after which a worker is taken for lost. None: 60, or what the
+        environment variable DISTCLUST_HEARTBEAT_SECONDS says.
+
+    Attributes
+    ----------
+    position
+        Rounds that all members have finished.
+    n_redone
+        Orders that were carried out once more after a loss.
+    n_restarts
+        Members that were restarted after a loss.
+
+    Notes
+    -----
+    With no Dask client the members work in this process; with a current client they are
+    spread over its workers, in proportion to their threads. The result is the same to the
+    bit. Several crews may share a cluster.
+    """
+
+    def __init__(
+        self,
+        role: Role[Any],
+        n_members: int,
+        *,
+        name: str = "crew",
+        vault: Vault | None = None,
+        every: int | None = None,
+        seconds: float = SECONDS_BETWEEN_SAVES,
+        restarts: int = RESTARTS,
+        heartbeat: float | None = None,
+    ) -> None:
+        where = f"Crew {name}"
+        if every is not None:
+            check_integer(every, f"{where}: every", at_least=1)
+        check_real(seconds, f"{where}: seconds", above=0)
+        self.name = name
+        self.id = uuid.uuid4().hex[:12]
+        self._every, self._seconds = every, float(seconds)
+        self._restarts = check_integer(restarts, f"{where}: restarts")
+        self._numbers = itertools.count()
+        self._calls: dict[int, _Call] = {}
+        self.n_redone = 0
+        self.n_restarts = 0
+        self._hands = _hands_for(self.id, name, heartbeat)
+        try:
+            self.assign(role, n_members, vault)
+        except BaseException:
+            self._hands.close()
+            raise
+
+    # ---- the public side ------------------------------------------------------------------
+
+    def assign(self, role: Role[Any], n_members: int, vault: Vault | None = None) -> None:
+        """Give the crew another role; processes stay, and with them what they opened.
+
+        Members begin anew, at position 0.
+        """
+        check_integer(n_members, f"Crew {self.name}: n_members", at_least=1)
+        self._role, self._vault = role, vault
+        self._members = [_Member(i) for i in range(n_members)]
+        self._calls.clear()
+        self.position = 0
+        self._orders: dict[int, Any] = {}  # of rounds that may have to be carried out again
+        self._saved: list[int] = [0]  # positions that all members were saved at, two at most
+        self._saved_at = time.monotonic()
+        self._unsaved = False  # whether a checkpoint of the present round failed
+        self._hands.open(role, vault, n_members)
+
+    def round(self, order: Any) -> list[Any]:
+        """Give all members an order; return their reports in the order of members."""
+        save = self._is_time_to_save()
+        self._orders[self.position] = order
+        reports: list[Any] = [None] * len(self._members)
+        self._unsaved = False
+        for member, _, report in self._drive(self.position + 1, self._orders.__getitem__, save):
+            reports[member] = report
+        self.position += 1
+        if save and not self._unsaved:
+            self._note_saved()
+        return reports
+
+    def follow(self, plan: Plan[State]) -> State:
+        """Do rounds as a plan says until it has no more orders; return its last state.
+
+        Goes on from the last checkpoint of the run if there is one. An interrupt saves
+        everything first.
+        """
+        state = self._resume(plan)
+        try:
+            while (order := plan.order(state)) is not None:
+                reports = self.round(order)
+                state = plan.absorb(state, reports)
+                if self._saved[-1] == self.position:
+                    self._save_plan(state, self.position)
+        except KeyboardInterrupt:
+            self._save_now(state)
+            raise
+        return state
+
+    def run(self, n_orders: int, order_at: Callable[[int], Any]) -> Iterator[tuple[int, int, Any]]:
+        """Let members go on independently; yield (member, position, report) as they come.
+
+        Parameters
+        ----------
+        n_orders
+            Position at which members stop.
+        order_at
+            The order at a position, the same whenever it is asked for.
+
+        Notes
+        -----
+        Each member goes on from its own last checkpoint. Reports of one member come in
+        order; those before its checkpoint do not come again.
+        """
+        for member in self._members:
+            member.reported = -1  # known when it is adopted
+        try:
+            yield from self._drive(n_orders, order_at, None)
+        except KeyboardInterrupt:
+            self._finish_saving({m.number: m.position for m in self._members if m.berth})
+            raise
+
+    def close(self) -> None:
+        """Let the processes go; closing twice does no harm."""
+        self._hands.tell("end")
+        self._hands.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- the state machine ----------------------------------------------------------------
+
+    def _drive(
+        self, target: int, order_at: Callable[[int], Any], save: bool | None
+    ) -> Iterator[tuple[int, int, Any]]:
+        """Bring all members to a position; yield what they report for the first time.
+
+        `save` says whether they are saved there; None: each for itself, when it is time.
+        """
+        alone = save is None
+        saved_at: dict[int, tuple[int, float]] = defaultdict(lambda: (0, time.monotonic()))
+        while True:
+            self._look_for_losses()
+            self._place_homeless(target if alone else self.position)
+            for berth, numbers in self._idle(target, alone).items():
+                self._start(berth, numbers, target, order_at, save, saved_at)
+            if all(m.berth and m.position >= target and m.call is None for m in self._members):
+                return
+            answer = self._hands.wait()
+            if answer is not None and answer.call in self._calls:
+                yield from self._handle(answer)
+
+    def _handle(self, answer: Answer) -> Iterator[tuple[int, int, Any]]:
+        call = self._calls.pop(answer.call)
+        if isinstance(answer.error, Lost):
+            self._lose(call.berth, str(answer.error))
+            return
+        for number in call.members:
+            self._members[number].call = None
+        if answer.error is not None:
+            raise answer.error
+        if call.kind == "adopt":
+            positions, notes = answer.value
+            self._note_adopted(positions)
+            for note in notes:
+                self._warn(note)
+            return
+        if call.kind == "save":
+            return
+        reports, problem = answer.value
+        if problem:
+            self._unsaved = True
+            self._warn(f"A checkpoint could not be written: {problem}. The work goes on without.")
+        for number, report in zip(call.members, reports, strict=True):
+            member = self._members[number]
+            member.position = call.position
+            if call.position > member.reported:
+                member.reported = call.position
+                yield number, call.position, report
+
+    def _idle(self, target: int, alone: bool) -> dict[str, list[list[int]]]:
+        """Return members to be called, in groups that start alike, by berth."""
+        found: dict[str, dict[Any, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for member in self._members:
+            if member.berth and member.call is None and member.position < target:
+                key = member.number if alone else member.position
+                found[member.berth][key].append(member.number)
+        return {berth: list(groups.values()) for berth, groups in found.items()}
+
+    def _start(
+        self,
+        berth: str,
+        groups: list[list[int]],
+        target: int,
+        order_at: Callable[[int], Any],
+        save: bool | None,
+        saved_at: dict[int, tuple[int, float]],
+    ) -> None:
+        for numbers in groups:
+            first = self._members[numbers[0]]
+            # What is carried out once more ends where the others are: an interrupt saves that.
+            end = target if first.position >= target - 1 else target - 1
+            wants_save = bool(save) and end == target
+            if save is None:  # short calls, so that little is lost
+                end = first.position + 1
+                then, moment = saved_at[first.number]
+                wants_save = self._is_due(end - then, moment) or end == target
+                if wants_save:
+                    saved_at[first.number] = (end, time.monotonic())
+            starts = [(number, first.position) for number in numbers]
+            orders = [order_at(i) for i in range(first.position, end)]
+            call = _Call("advance", berth, tuple(numbers), end)
+            self._send(call, "advance", starts, orders, save=wants_save)
+
+    def _send(self, call: _Call, method: str, *args: Any, **options: Any) -> int:
+        number = next(self._numbers)
+        self._calls[number] = call
+        for member in call.members:
+            self._members[member].call = number
+        self._hands.call(number, call.berth, method, *args, **options)
+        return number
+
+    # ---- losses ---------------------------------------------------------------------------
+
+    def _look_for_losses(self) -> None:
+        for berth in self._hands.lost():
+            self._lose(berth, "it fell silent")
+        for berth in self._hands.draining():
+            if not any(call.berth == berth for call in self._calls.values()):
+                self._drain(berth)
+
+    def _lose(self, berth: str, reason: str) -> None:
+        """Make the members of a berth homeless; each loss counts against the budget."""
+        self._calls = {n: call for n, call in self._calls.items() if call.berth != berth}
+        lost = [member for member in self._members if member.berth == berth]
+        self._hands.release(berth)
+        if not lost:
+            return
+        _LOGGER.warning("Crew %s lost %s with %d members: %s", self.name, berth, len(lost), reason)
+        for member in lost:
+            member.berth = member.call = None
+            member.restarts += 1
+            self.n_restarts += 1
+            if member.restarts > self._restarts:
+                raise ClusterError(
+                    f"crew {self.name}, {self._role.label(member.number)}",
+                    f"at most {self._restarts} restarts",
+                    f"another loss, of {berth}: {reason}",
+                    "See the workers' logs; most often they need more memory each.",
+                )
+        self._hands.tell("restart", members=[member.number for member in lost])
+
+    def _drain(self, berth: str) -> None:
+        """Save the members of a berth and let it go; they are taken in elsewhere."""
+        members = [member for member in self._members if member.berth == berth]
+        if self._vault is not None:
+            self._finish_saving({member.number: member.position for member in members})
+        for member in members:
+            member.berth = None
+            member.moves += 1
+        self._hands.release(berth)
+
+    def _place_homeless(self, newest: int) -> None:
+        """Have members without a berth taken in where there is most room."""
+        homeless = [m for m in self._members if m.berth is None and m.call is None]
+        threads = self._hands.berths() if homeless else {}
+        if not threads:
+            return
+        load = Counter(member.berth for member in self._members)
+        chosen: dict[str, list[Post]] = defaultdict(list)
+        for member in homeless:
+            berth = min(threads, key=lambda b: ((load[b] + 1) / threads[b], b))
+            load[berth] += 1
+            member.berth = berth
+            chosen[berth].append(self._post(member, newest))
+        for berth, posts in chosen.items():
+            call = _Call("adopt", berth, tuple(post.member for post in posts))
+            self._send(call, "adopt", posts)
+
+    def _post(self, member: _Member, newest: int) -> Post:
+        base = self._vault.incarnation if self._vault else 1
+        began = member.restarts + member.moves
+        oldest = 0 if member.reported < 0 or self._vault is None else self._floor()
+        if member.reported >= 0:
+            newest = member.reported
+        return Post(member.number, base * _STARTS + began, min(oldest, newest), newest, began > 0)
+
+    def _floor(self) -> int:
+        """Return the oldest position whose orders are still known."""
+        return min(self._orders, default=self.position)
+
+    def _note_adopted(self, positions: dict[int, int]) -> None:
+        for number, position in positions.items():
+            member = self._members[number]
+            member.position = position
+            if member.reported < 0:
+                member.reported = position
+            self.n_redone += member.reported - position
+
+    # ---- checkpoints ----------------------------------------------------------------------
+
+    def _is_time_to_save(self) -> bool:
+        if self._vault is None:
+            return False
+        return self._is_due(self.position + 1 - self._saved[-1], self._saved_at)
+
+    def _is_due(self, n_orders: int, since: float) -> bool:
+        by_position = self._every is not None and n_orders >= self._every
+        return by_position or time.monotonic() - since >= self._seconds
+
+    def _note_saved(self) -> None:
+        """Forget the orders before the older of the two generations that are kept."""
+        self._saved = [self._saved[-1], self.position]
+        self._saved_at = time.monotonic()
+        for position in [p for p in self._orders if p < self._saved[0]]:
+            del self._orders[position]
+        self._hands.tell("checkpoint", position=self.position)
+
+    def _save_plan(self, state: Any, position: int) -> None:
+        assert self._vault is not None
+        try:
+            self._vault.save(_PLAN, position, self._vault.incarnation * _STARTS, state)
+        except OSError as error:
+            problem = f"{error.strerror or error} ({error.filename})"
+            self._warn(f"A checkpoint could not be written: {problem}. The work goes on without.")
+
+    def _save_now(self, state: Any) -> None:
+        """Save all members and the plan as they were after the last whole round."""
+        if self._vault is None or self.position == self._saved[-1]:
+            return
+        settled = {m.number: self.position for m in self._members if m.berth is not None}
+        if len(settled) == len(self._members) and self._finish_saving(settled):
+            self._save_plan(state, self.position)
+
+    def _finish_saving(self, positions: dict[int, int]) -> bool:
+        """Have members saved as they were at these positions; wait, but not for ever."""
+        by_berth: dict[str, dict[int, int]] = defaultdict(dict)
+        for number, position in positions.items():
+            berth = self._members[number].berth
+            if berth is not None:
+                by_berth[berth][number] = position
+        waiting = set()
+        for berth, wanted in by_berth.items():
+            number = next(self._numbers)
+            waiting.add(number)
+            self._hands.call(number, berth, "save", wanted)
+        end = time.monotonic() + _LAST_SAVE_SECONDS
+        while waiting and time.monotonic() < end:
+            answer = self._hands.wait()
+            if answer is None or answer.call not in waiting:
+                continue
+            waiting.discard(answer.call)
+            if answer.error is not None or answer.value:
+                self._warn(f"Not everything could be saved: {answer.error or answer.value}.")
+                return False
+        return not waiting
+
+    def _resume(self, plan: Plan[State]) -> State:
+        """Return the plan's last state with whose position all members can be restored."""
+        if self._vault is None or self.position:
+            return plan.begin()
+        problems: list[StoreError] = []
+        for saved in self._vault.checkpoints(_PLAN).newest_first(problems):
+            state: State = self._vault.restore(plan.state_type, saved)
+            self._warn_of(problems)
+            try:
+                self._return_to(saved.step)
+            except NoWholeCheckpoint as error:
+                problems.append(error)
+                continue
+            return state
+        self._warn_of(problems)
+        self._return_to(0)
+        return plan.begin()
+
+    def _return_to(self, position: int) -> None:
+        self._members = [_Member(i, position, position) for i in range(len(self._members))]
+        self._calls.clear()
+        self._orders.clear()
+        self.position = position
+        self._saved = [position]
+        if position:
+            for _ in self._drive(position, self._orders.__getitem__, False):
+                pass
+
+    def _warn_of(self, problems: list[StoreError]) -> None:
+        for error in problems:
+            self._warn(f"A damaged checkpoint is passed over. {error}")
+        problems.clear()
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(f"Crew {self.name}: {text}", CheckpointWarning, stacklevel=2)
+
+
+def _hands_for(crew: str, name: str, heartbeat: float | None) -> Hands:
+    client = current_client()
+    if client is None:
+        return LocalHands()
+    from distclust.engine.crews.on_client import ClientHands, heartbeat_seconds
+
+    return ClientHands(client, crew, name, heartbeat_seconds(heartbeat))

@@ -1,0 +1,328 @@
+"""A crew on a Dask cluster: one actor a worker, and a watch over all of them.
+
+The actor is a shell around a `Berth`. Calls go straight to the worker where the client can
+reach it, else by way of the scheduler, and travel sealed (see `distclust.engine.sealing`).
+
+Three things tell that a worker is lost: a call that breaks off, the scheduler which no
+longer knows it, and silence: no heartbeat for longer than allowed. In the last case the
+worker may come back; nobody listens to it then, and what it saves is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import queue
+import threading
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from distclust.engine.crews.berth import Berth, Vault
+from distclust.engine.crews.board import TOPIC, install_board, look_at_scheduler
+from distclust.engine.crews.hands import Answer, Hands, Lost
+from distclust.engine.crews.role import Role, Room
+from distclust.engine.on_client import Patience, deliver_events
+from distclust.engine.sealing import Sealed, seal
+from distclust.engine.threads import grant_threads, one_blas_thread
+from distclust.engine.workers import asking_scheduler
+from distclust.errors import InputError
+
+HEARTBEAT_SECONDS = 60.0
+
+_WAIT_SECONDS = 0.1
+_WATCH_SECONDS = 1.0
+_OPEN_SECONDS = 60.0
+_CONNECT_SECONDS = 5.0
+_TRIES = 3
+
+
+class BerthActor:
+    """A berth on a worker; its calls run in threads of their own, not in Dask's."""
+
+    def __init__(self, crew: str) -> None:
+        from distributed import get_worker
+
+        self._worker = get_worker()
+        self._crew = crew
+        threads = self._worker.state.nthreads
+        self._berth = Berth(threads)
+        self._pool = ThreadPoolExecutor(threads + 1, thread_name_prefix="distclust-crew")
+
+    async def call(self, sealed: Sealed) -> Sealed:
+        """Call a method of the berth."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._work, sealed)
+
+    def _work(self, sealed: Sealed) -> Sealed:
+        method, args, options = sealed.open()
+        with grant_threads(self._berth.threads), one_blas_thread:
+            value = getattr(self._berth, method)(*args, **options)
+        if method == "adopt":
+            self._report(value[0])
+        elif method == "advance":
+            starts, orders = args
+            self._report({member: position + len(orders) for member, position in starts})
+        return seal(value)
+
+    def _report(self, positions: Mapping[int, int]) -> None:
+        metrics = self._berth.metrics(list(positions))
+        members = [(m, p, metrics[m]) for m, p in positions.items()]
+        facts = {"worker": self._worker.address, "members": members}
+        self._worker.log_event(TOPIC, {"crew": self._crew, "kind": "members", **facts})
+
+
+def heartbeat_seconds(chosen: float | None) -> float:
+    """Return how long a worker may be silent."""
+    text = os.environ.get("DISTCLUST_HEARTBEAT_SECONDS")
+    if chosen is None and text is None:
+        return HEARTBEAT_SECONDS
+    with contextlib.suppress(ValueError):
+        seconds = float(text if chosen is None else chosen)  # type: ignore[arg-type]
+        if 0 < seconds < math.inf:
+            return seconds
+    raise InputError(
+        "DISTCLUST_HEARTBEAT_SECONDS" if chosen is None else "Crew: heartbeat",
+        "a number of seconds above 0",
+        repr(text if chosen is None else chosen),
+        "Pass for instance 60.",
+    )
+
+
+@dataclass
+class _Remote:
+    """A berth on a worker, as seen from here."""
+
+    address: str
+    threads: int
+    actor: Any  # Dask's future of it: the actor lives as long as this
+    is_direct: bool
+    calls: dict[int, Future[Any]] = field(default_factory=dict)
+
+
+class ClientHands(Hands):
+    """Reaches berths on the workers of a client."""
+
+    def __init__(self, client: Any, crew: str, name: str, heartbeat: float) -> None:
+        self._client = client
+        self._crew, self._name = crew, name
+        self._heartbeat = heartbeat
+        self._remotes: dict[str, _Remote] = {}
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._patience = Patience()
+        self._seen: dict[str, tuple[float, float]] = {}  # last heartbeat, and when it was new
+        self._draining: set[str] = set()
+        self._workers: dict[str, tuple[float, int, int | None]] = {}
+        self._watched = -math.inf
+        self._role: tuple[Role[Any], Vault | None, int] | None = None
+        self._lock = threading.Lock()
+        install_board(client)
+
+    def open(self, role: Role[Any], vault: Vault | None, n_members: int) -> None:
+        """Open the role on all workers, on no more of them than there are members."""
+        self._role = (role, vault, n_members)
+        labels = [role.label(member) for member in range(n_members)]
+        self.tell("begin", name=self._name, client=self._client.id, labels=labels)
+        known = list(self._remotes.values())
+        self._open_on([remote.address for remote in known])
+        self._refresh()
+
+    def berths(self) -> Mapping[str, int]:
+        """Return the berths that take members, after a look for new workers."""
+        self._refresh()
+        self._patience.check(bool(self._remotes))
+        return {
+            address: remote.threads
+            for address, remote in self._remotes.items()
+            if address not in self._draining
+        }
+
+    def call(self, number: int, berth: str, method: str, *args: Any, **options: Any) -> None:
+        """Send a call to a worker."""
+        remote = self._remotes.get(berth)
+        if remote is None:
+            self._answers.put(Answer(number, error=Lost("it is not there any more")))
+            return
+        future = self._send(remote, method, args, options)
+        remote.calls[number] = future
+        future.add_done_callback(lambda done: self._answers.put(_answer(number, done)))
+
+    def wait(self) -> Answer | None:
+        """Return the next answer, delivering events meanwhile."""
+        deliver_events(self._client)
+        try:
+            return self._answers.get(timeout=_WAIT_SECONDS)
+        except queue.Empty:
+            return None
+
+    def lost(self) -> Iterable[str]:
+        """Return berths whose worker is unknown to the scheduler, or silent."""
+        if time.monotonic() - self._watched < _WATCH_SECONDS:
+            return []
+        self._watch()
+        return [address for address in self._remotes if self._is_gone(address)]
+
+    def draining(self) -> Iterable[str]:
+        """Return berths on workers that are to be retired."""
+        return [address for address in self._remotes if address in self._draining]
+
+    def release(self, berth: str) -> None:
+        """Forget a berth; its actor is dropped wherever it may live on."""
+        remote = self._remotes.pop(berth, None)
+        if remote is None:
+            return
+        for future in remote.calls.values():
+            future.cancel()
+        remote.actor.release()
+
+    def tell(self, kind: str, **facts: Any) -> None:
+        """Log an event for the board; nobody to hear it is no reason to stop."""
+        message = {"crew": self._crew, "kind": kind, **facts}
+        with contextlib.suppress(OSError):  # the connection is gone: others will say so
+            self._client.log_event(TOPIC, message)
+
+    def close(self) -> None:
+        """Release all berths."""
+        for address in list(self._remotes):
+            self.release(address)
+
+    # ---- watching -------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        with asking_scheduler():
+            found = self._client.run_on_scheduler(look_at_scheduler)
+        self._watched = now = time.monotonic()
+        self._workers = {address: tuple(facts) for address, facts in found["workers"].items()}
+        self._draining = set(found["draining"])
+        for address, (last, _, _) in self._workers.items():
+            if address not in self._seen or self._seen[address][0] != last:
+                self._seen[address] = (last, now)
+
+    def _is_gone(self, address: str) -> bool:
+        if address not in self._workers:
+            return True
+        return self._watched - self._seen[address][1] > self._heartbeat
+
+    # ---- berths ---------------------------------------------------------------------------
+
+    def _refresh(self) -> None:
+        """Make berths on workers that have none, as far as members need them."""
+        assert self._role is not None
+        self._watch()
+        _, _, n_members = self._role
+        free = sorted(
+            address
+            for address in self._workers
+            if address not in self._remotes
+            and address not in self._draining
+            and not self._is_gone(address)
+        )
+        chosen = free[: max(0, n_members - len(self._remotes))]
+        if not chosen:
+            return
+        made = {address: self._make(address) for address in chosen}
+        for address, actor in made.items():
+            with contextlib.suppress(OSError, RuntimeError, TimeoutError, KeyError):  # it died
+                actor.result(timeout=_OPEN_SECONDS)
+                threads = self._workers[address][1]
+                is_direct = self._reaches(address)
+                self._remotes[address] = _Remote(address, threads, actor, is_direct)
+        self._open_on([address for address in chosen if address in self._remotes])
+
+    def _make(self, address: str) -> Any:
+        with asking_scheduler():
+            return self._client.submit(
+                BerthActor,
+                self._crew,
+                key=f"crew_{self._name}-{uuid.uuid4().hex}",
+                workers=[address],
+                allow_other_workers=False,
+                actor=True,
+                pure=False,
+            )
+
+    def _open_on(self, addresses: list[str]) -> None:
+        assert self._role is not None
+        role, vault, _ = self._role
+        futures = {}
+        for address in addresses:
+            limit = self._workers.get(address, (0.0, 1, None))[2]
+            room = Room(1.0 / max(1, len(self._remotes)), limit or None)
+            futures[address] = self._send(self._remotes[address], "open", (role, room, vault), {})
+        for address, future in futures.items():
+            try:
+                future.result()
+            except Lost:
+                self.release(address)
+
+    def _reaches(self, address: str) -> bool:
+        """Whether a connection from here to the worker can be made."""
+        from distributed.comm import connect
+
+        async def attempt() -> bool:
+            try:
+                arguments = self._client.connection_args
+                comm = await connect(address, timeout=_CONNECT_SECONDS, **arguments)
+            except (OSError, TimeoutError):
+                return False
+            await comm.close()
+            return True
+
+        loop = self._client.loop.asyncio_loop
+        return asyncio.run_coroutine_threadsafe(attempt(), loop).result()
+
+    def _send(
+        self, remote: _Remote, method: str, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Future[Any]:
+        sealed = seal(method, args, options)
+        loop = self._client.loop.asyncio_loop
+        return asyncio.run_coroutine_threadsafe(self._perform(remote, sealed), loop)
+
+    async def _perform(self, remote: _Remote, sealed: Sealed) -> Any:
+        """Return the berth's answer; a connection that broke is tried again."""
+        from distributed.protocol import to_serialize
+
+        for attempt in range(_TRIES):
+            try:
+                answer = await self._rpc(remote).actor_execute(
+                    function="call",
+                    actor=remote.actor.key,
+                    args=[to_serialize(sealed)],
+                    kwargs={},
+                )
+            except (OSError, KeyError) as error:
+                if attempt == _TRIES - 1 or not await self._is_known(remote.address):
+                    raise Lost(f"{type(error).__name__}: {error}") from error
+                await asyncio.sleep(0.2 * 2**attempt)
+                continue
+            if answer["status"] == "OK":
+                (value,) = answer["result"].open()
+                return value
+            raise answer["exception"]
+        raise AssertionError("unreachable")
+
+    def _rpc(self, remote: _Remote) -> Any:
+        from distributed.actor import ProxyRPC
+
+        if remote.is_direct:
+            return self._client.rpc(remote.address)
+        return ProxyRPC(self._client.scheduler, remote.address)
+
+    async def _is_known(self, address: str) -> bool:
+        try:
+            known = self._client.scheduler.ncores(workers=[address])
+            return bool(await asyncio.wait_for(known, _CONNECT_SECONDS))
+        except (OSError, TimeoutError, KeyError):
+            return False
+
+
+def _answer(number: int, done: Future[Any]) -> Answer:
+    if done.cancelled():
+        return Answer(number, error=Lost("it was given up"))
+    error = done.exception()
+    return Answer(number, error=error) if error else Answer(number, value=done.result())

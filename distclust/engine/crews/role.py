@@ -1,0 +1,99 @@
+"""What members of a crew do, and what leads them: pure functions from state to state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+State = TypeVar("State")
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a process offers the members that work in it.
+
+    Attributes
+    ----------
+    share
+        Which part of all processes of the crew this one is, 1.0 if it is the only one.
+    memory_limit
+        Bytes the process may take, or None where nobody set a limit.
+    """
+
+    share: float = 1.0
+    memory_limit: int | None = None
+
+
+class Role(ABC, Generic[State]):
+    """What every member of a crew does. It is pickled to where members work.
+
+    Attributes
+    ----------
+    state_type
+        The frozen dataclass that states are; see `distclust.store.states`.
+    """
+
+    state_type: type[State]
+
+    @abstractmethod
+    def begin(self, member: int) -> State:
+        """Return the state of a member at position 0."""
+
+    @abstractmethod
+    def advance(self, place: Any, member: int, state: State, order: Any) -> tuple[State, Any]:
+        """Return the next state and a report; pure: the same from the same, nothing changed.
+
+        Parameters
+        ----------
+        place
+            What `open` returned.
+        member
+            Number of the member.
+        state
+            Its state.
+        order
+            What it is told to do.
+        """
+
+    def open(self, previous: Any, room: Room) -> Any:
+        """Return what the members in one process share: data, caches; never saved.
+
+        Parameters
+        ----------
+        previous
+            What an earlier role of the same crew had opened here, or None.
+        room
+            What the process offers.
+        """
+        return None
+
+    def label(self, member: int) -> str:
+        """Return the name of a member, for messages and tables."""
+        return f"member {member}"
+
+    def metrics(self, state: State) -> dict[str, float]:
+        """Return figures of a state worth seeing on the board."""
+        return {}
+
+
+class Plan(ABC, Generic[State]):
+    """What leads a crew through rounds: an order to all, then their reports, again and again.
+
+    It runs in the process that made the crew, and is a state and pure functions, too.
+    """
+
+    state_type: type[State]
+
+    @abstractmethod
+    def begin(self) -> State:
+        """Return the first state."""
+
+    @abstractmethod
+    def order(self, state: State) -> Any | None:
+        """Return the order of the next round, or None when all is done."""
+
+    @abstractmethod
+    def absorb(self, state: State, reports: Sequence[Any]) -> State:
+        """Return the state after a round; reports come in the order of members."""
