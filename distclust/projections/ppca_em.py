@@ -52,7 +52,7 @@ class Model:
     @property
     def n_components(self) -> int:
         """Number of latent dimensions."""
-        return self.loadings.shape[1]
+        return int(self.loadings.shape[1])
 
 
 @dataclass(frozen=True)
@@ -184,12 +184,12 @@ class Complete:
         explained = float(np.trace(cho_solve(factor, self._inner)))
         log_det = 2.0 * float(np.log(np.diagonal(factor[0])).sum())
         total = n_features * LOG_2_PI + (n_features - q) * math.log(model.noise) + log_det
-        return -0.5 * self.n_rows * (total + (self.trace - explained) / model.noise)
+        return float(-0.5 * self.n_rows * (total + (self.trace - explained) / model.noise))
 
     def maximise(self, rule: NoiseRule) -> Model:
         """Return the next model (5.8-5.10), its latent covariance put into the loadings."""
         plain, covariance = self.plain_step(rule)
-        return replace(plain, loadings=plain.loadings @ np.linalg.cholesky(covariance))
+        return replace(plain, loadings=expanded(plain.loadings, covariance))
 
     def plain_step(self, rule: NoiseRule) -> tuple[Model, Floats]:
         """Return the next model of plain EM, and the latent covariance C / N it found."""
@@ -205,6 +205,18 @@ class Complete:
     @property
     def _inner(self) -> Floats:
         return symmetric(self.model.loadings.T @ self.product)
+
+
+def expanded(loadings: Floats, covariance: Floats) -> Floats:
+    """Return loadings for a standard latent from those for a latent with `covariance`.
+
+    Rotated to orthogonal columns: ``M_`` is then diagonal up to rounding, and the likelihood
+    keeps its digits however small the noise is beside the longest axis.
+    """
+    vectors, lengths, _ = np.linalg.svd(
+        loadings @ np.linalg.cholesky(covariance), full_matrices=False
+    )
+    return np.ascontiguousarray(vectors * lengths)
 
 
 def inner_factor(model: Model) -> tuple[Floats, bool]:
@@ -299,7 +311,7 @@ class Partial:
         covariance = total[:q, :q] / total[q, q] - np.outer(centre, centre)
         return Model(
             self.origin + offset + loadings @ centre,
-            loadings @ np.linalg.cholesky(symmetric(covariance)),
+            expanded(loadings, symmetric(covariance)),
             rule(residual / self.n_values),
         )
 
@@ -342,10 +354,14 @@ class Axes:
 def ordered_axes(model: Model) -> Axes:
     """Rotate the loadings by the eigenvectors of ``WᵀW``."""
     vectors, lengths, _ = np.linalg.svd(model.loadings, full_matrices=False)
-    components = vectors.T
+    return Axes(with_signs(vectors.T), lengths**2 + model.noise)
+
+
+def with_signs(components: Floats) -> Floats:
+    """Make the entry of largest modulus of every row positive, the first one on ties."""
     largest = np.abs(components).argmax(axis=1)
     signs = np.where(components[np.arange(len(components)), largest] < 0.0, -1.0, 1.0)
-    return Axes(np.ascontiguousarray(components * signs[:, None]), lengths**2 + model.noise)
+    return np.ascontiguousarray(components * signs[:, None])
 
 
 def model_of(mean: Floats, axes: Axes, noise: float) -> Model:
