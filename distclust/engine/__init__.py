@@ -11,6 +11,7 @@ from distclust.engine.blocks import (
     reduce_blocks,
     run,
 )
+from distclust.engine.crews import Crew, Plan, Role, Room, Vault, drain_worker, read_board
 from distclust.engine.diagnosis import doctor
 from distclust.engine.ingesting import ingest
 from distclust.engine.lazy import block_array, labels_array
@@ -22,9 +23,14 @@ from distclust.engine.workers import check_worker_memory, shares_disk
 
 __all__ = [
     "SPAN_BLOCKS",
+    "Crew",
+    "Plan",
+    "Role",
+    "Room",
     "Rows",
     "Session",
     "Span",
+    "Vault",
     "allowed_cores",
     "as_matrix",
     "block_array",
@@ -32,6 +38,7 @@ __all__ = [
     "connect",
     "current_client",
     "doctor",
+    "drain_worker",
     "ingest",
     "labels_array",
     "local_threads",
@@ -42,6 +49,7 @@ __all__ = [
     "n_spans",
     "one_blas_thread",
     "profile_matrix",
+    "read_board",
     "reduce_blocks",
     "run",
     "shares_disk",

@@ -1,0 +1,180 @@
+"""Eigenvectors of a centred kernel matrix by block Krylov subspaces (spec 4.3, 4.5).
+
+EM for kernel PCA is subspace iteration: it multiplies by K and forgets what came before. A
+Krylov subspace keeps it. A round multiplies a block Z by K; Rayleigh-Ritz on all blocks so far
+gives Ritz pairs (θ, v) and the residuals ‖K̂v − θv‖, each of which bounds the distance of θ to
+an eigenvalue. The residuals, made orthonormal, are the next block.
+
+The matrix is never centred: columns of the basis have mean 0, and K̂Z = H K Z for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from distclust import events
+from distclust.engine import Plan, one_blas_thread
+from distclust.projections.shards import Product
+from distclust.projections.subspace import centred, orthonormal, ritz
+
+Doubles = npt.NDArray[np.float64]
+
+_WIDEST = 12  # blocks of a basis before it is thinned out
+_KEPT = 3  # blocks that stay then
+_ROUNDING = 1e-15
+
+
+@dataclass(frozen=True, eq=False)
+class Subspace:
+    """A basis, what K makes of it, and the best that can be said about eigenvectors so far.
+
+    Attributes
+    ----------
+    basis
+        Orthonormal columns of mean 0, shape (N, w); after the first round.
+    product
+        K times the basis, not centred, shape (N, w).
+    block
+        What is multiplied next, shape (N, b); orthonormal, orthogonal to the basis.
+    row_sums
+        K 1, shape (N,); empty before they are known.
+    values
+        Ritz values, the largest first.
+    vectors
+        Ritz vectors of the wanted ones in terms of the basis, shape (w, n_components).
+    residuals
+        ‖K̂v − θv‖ of the wanted ones; infinite before the first round.
+    n_products
+        Rounds so far.
+    """
+
+    basis: Doubles
+    product: Doubles
+    block: Doubles
+    row_sums: Doubles
+    values: Doubles
+    vectors: Doubles
+    residuals: Doubles
+    n_products: int
+
+    @classmethod
+    def starting_with(cls, block: Doubles, n_components: int) -> Subspace:
+        """Return the state before the first round."""
+        empty = np.empty((len(block), 0))
+        unknown = np.full(n_components, np.inf)
+        none = np.empty(0)
+        return cls(empty, empty, block, none, none, np.empty((0, 0)), unknown, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Krylov(Plan[Subspace]):
+    """Leads kernel products until residuals are small.
+
+    Attributes
+    ----------
+    start
+        The first state.
+    n_components
+        Eigenpairs wanted.
+    tolerance
+        Largest residual allowed, in parts of the largest Ritz value.
+    max_iter
+        Products allowed.
+    scale
+        Of the matrix: eigenvalues below rounding of it are zero.
+    """
+
+    start: Subspace
+    n_components: int
+    tolerance: float
+    max_iter: int
+    scale: float
+
+    state_type = Subspace
+
+    def begin(self) -> Subspace:
+        """Return the first state."""
+        return self.start
+
+    def order(self, state: Subspace) -> Product | None:
+        """Return the next product; the first one also asks for the row sums of K."""
+        if self.is_converged(state) or state.n_products >= self.max_iter:
+            return None
+        if state.block.shape[1] == 0:
+            return None  # the basis spans everything
+        block = state.block
+        if len(state.row_sums) == 0:
+            block = np.column_stack([block, np.ones(len(block))])
+        return Product(block)
+
+    def is_converged(self, state: Subspace) -> bool:
+        """Whether all residuals are within the tolerance."""
+        if len(state.values) == 0:
+            return False
+        allowed = max(self.tolerance * float(state.values[0]), _ROUNDING * self.scale)
+        return bool(state.residuals.max() <= allowed)
+
+    def absorb(self, state: Subspace, reports: Sequence[Doubles]) -> Subspace:
+        """Enlarge the basis by the block that was multiplied."""
+        with one_blas_thread:
+            product = np.concatenate(list(reports))
+            row_sums = state.row_sums
+            if len(row_sums) == 0:
+                row_sums, product = product[:, -1].copy(), product[:, :-1]
+            basis = np.column_stack([state.basis, state.block])
+            product = np.column_stack([state.product, product])
+            state = replace(
+                state,
+                basis=basis,
+                product=product,
+                row_sums=row_sums,
+                n_products=state.n_products + 1,
+            )
+            state = self.project(state)
+        worst = float(state.residuals.max() / max(state.values[0], _ROUNDING * self.scale))
+        events.emit("kernel products", state.n_products, residual=worst)
+        return state
+
+    def project(self, state: Subspace) -> Subspace:
+        """Do Rayleigh-Ritz on the basis, and find the next block."""
+        n_rows, width = state.basis.shape
+        values, vectors = ritz(state.basis.T @ state.product)
+        wide = self._width(n_rows)
+        n_wanted = min(max(wide, self.n_components), width)
+        chosen = vectors[:, :n_wanted]
+        residual = centred(state.product @ chosen)
+        residual -= (state.basis @ chosen) * values[:n_wanted]
+        sizes = np.sqrt(np.einsum("ij,ij->j", residual, residual))
+        q = self.n_components
+        state = replace(
+            state, values=values, vectors=vectors[:, :q], residuals=sizes[:q].copy()
+        )
+        if self.is_converged(state):
+            return replace(state, block=np.empty((n_rows, 0)))
+        if width > (_WIDEST - 1) * wide:
+            state = self._thinned(state, vectors)
+        left = n_rows - 1 - state.basis.shape[1]  # dimensions that are not in the basis
+        block = orthonormal(residual[:, : min(wide, left)], state.basis)
+        return replace(state, block=block)
+
+    def _width(self, n_rows: int) -> int:
+        return block_width(self.n_components, n_rows)
+
+    def _thinned(self, state: Subspace, vectors: Doubles) -> Subspace:
+        """Keep the best part of a wide basis: it costs no product."""
+        kept = vectors[:, : _KEPT * self._width(len(state.basis))]
+        return replace(
+            state,
+            basis=state.basis @ kept,
+            product=state.product @ kept,
+            vectors=np.eye(kept.shape[1])[:, : self.n_components],
+        )
+
+
+def block_width(n_components: int, n_rows: int) -> int:
+    """Return the columns of a block: enough for all components, and some more if few."""
+    return min(max(n_components, 10), n_rows - 1)

@@ -1,0 +1,239 @@
+"""Kernel products by row shards: one member of a crew holds `TILE` rows.
+
+A round is one product Y = K Z (spec 4.4). The block Z goes to every process once, N k numbers;
+a member returns its rows of Y, N k numbers in all. Tiles of K stay where they were evaluated
+as far as memory allows, and are evaluated again where it does not: the bits are the same.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from distclust.engine import Role, Room
+from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, RowArray, Tile
+
+Doubles = npt.NDArray[np.float64]
+
+_AUTO_SHARE = 0.5  # of a worker's memory limit, or of what is free in this process
+
+
+def n_shards(n_rows: int) -> int:
+    """Return how many shards there are of so many rows."""
+    return math.ceil(n_rows / TILE)
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """An order: multiply the kernel matrix, or a corner of it, with a block.
+
+    Attributes
+    ----------
+    block
+        Shape (n_rows, k).
+    first_row, first_column
+        Where the corner begins: rows before are not computed, columns before not added.
+    """
+
+    block: Doubles
+    first_row: int = 0
+    first_column: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The state of a member: its part of the latest block, and of its product.
+
+    Attributes
+    ----------
+    latent, product
+        Shape (rows of the shard, k); without rows before the first order.
+    """
+
+    latent: Doubles
+    product: Doubles
+
+
+@dataclass(frozen=True, eq=False)
+class KernelProducts(Role[Shard]):
+    """The role: hold rows, and multiply their part of the kernel matrix.
+
+    Attributes
+    ----------
+    rows
+        All rows, shape (N, features), dense or CSR.
+    kernel
+        The kernel.
+    dtype
+        ``float64`` or ``float32``, of tiles and of products with them; sums of products are
+        always float64.
+    middle
+        See `Preparation`.
+    memory_budget
+        Bytes for tiles in all processes together; None: half of what each has.
+    """
+
+    rows: RowArray
+    kernel: Kernel
+    dtype: str
+    middle: Floats | None
+    memory_budget: int | None
+
+    state_type = Shard
+
+    def open(self, previous: Any, room: Room) -> Workplace:
+        """Prepare all rows; take over tiles of rows that were here before."""
+        found = Workplace(self, self._tile_budget(room))
+        if isinstance(previous, Workplace):
+            found.take_over(previous)
+        return found
+
+    def begin(self, member: int) -> Shard:
+        """Return a shard that was given no order yet."""
+        return Shard(np.empty((0, 0)), np.empty((0, 0)))
+
+    def advance(
+        self, place: Workplace, member: int, state: Shard, order: Product
+    ) -> tuple[Shard, Doubles]:
+        """Return this shard's rows of the product."""
+        start, stop = self.bounds(member)
+        if stop <= order.first_row:
+            return Shard(order.block[start:stop], np.empty((0, 0))), np.empty((0, 0))
+        product = place.multiply(member, order)[max(order.first_row - start, 0) :]
+        return Shard(order.block[start:stop], product), product
+
+    def bounds(self, member: int) -> tuple[int, int]:
+        """Return the first row of a shard, and the end."""
+        return member * TILE, min((member + 1) * TILE, self.rows.shape[0])
+
+    def label(self, member: int) -> str:
+        """Return which rows the shard holds."""
+        start, stop = self.bounds(member)
+        return f"shard {member} (rows {start} to {stop - 1})"
+
+    def _tile_budget(self, room: Room) -> float:
+        if self.memory_budget is not None:
+            return self.memory_budget * room.share
+        free = room.memory_limit or psutil.virtual_memory().available
+        return _AUTO_SHARE * free
+
+
+class Workplace:
+    """What the shards in one process share: prepared rows, tiles, and the present block."""
+
+    def __init__(self, role: KernelProducts, tile_budget: float) -> None:
+        self._role = role
+        self._preparation = Preparation(role.kernel, role.dtype, role.middle)
+        self._rows = self._preparation.tiles(role.rows)
+        self._tiles: dict[tuple[int, int], Floats] = {}
+        self._budget = tile_budget
+        self._used = 0
+        self._lock = threading.Lock()
+        self._block: tuple[Product, list[Floats]] | None = None
+        self._inner: tuple[Product, Any] | None = None
+        self._scratch = threading.local()
+
+    @property
+    def n_tiles(self) -> int:
+        """How many tiles are kept."""
+        return len(self._tiles)
+
+    def take_over(self, previous: Workplace) -> None:
+        """Keep the tiles of another role between rows that are whole tiles in both."""
+        old, new = previous._role, self._role
+        n_same = sum(
+            1
+            for a, b in zip(previous._rows, self._rows, strict=False)
+            if a.n == b.n == TILE and _equal(a.rows, b.rows)
+        )
+        if (old.kernel, old.dtype) != (new.kernel, new.dtype):
+            return
+        for (j, i), tile in previous._tiles.items():
+            if j < n_same and i < n_same and self._used + tile.nbytes <= self._budget:
+                self._tiles[j, i] = tile
+                self._used += tile.nbytes
+        previous._tiles = {}
+
+    def multiply(self, member: int, order: Product) -> Doubles:
+        """Return K[shard, :] Z, shape (rows of the shard, k)."""
+        if self._role.kernel.is_product:
+            return self._multiply_rows(member, order)
+        right = self._rows[member]
+        first = order.first_column // TILE
+        blocks = self._blocks(order)
+        total = np.zeros((order.block.shape[1], TILE))
+        for j in range(first, len(self._rows)):
+            # κ is symmetric: rows of the tile are those of the block.
+            total += blocks[j] @ self._tile(j, member, right)
+        return np.ascontiguousarray(total[:, : right.n].T)
+
+    def _multiply_rows(self, member: int, order: Product) -> Doubles:
+        """Return X_i (Xᵀ Z): the matrix is never formed."""
+        rows = self._rows[member]
+        found = rows.rows @ self._rows_by_block(order)
+        return np.ascontiguousarray(found[: rows.n], dtype=np.float64)
+
+    def _rows_by_block(self, order: Product) -> Any:
+        """Return Xᵀ Z, shape (features, k), computed once for all shards here."""
+        blocks = self._blocks(order)
+        with self._lock:
+            if self._inner is None or self._inner[0] is not order:
+                first = order.first_column // TILE
+                total = np.zeros((self._role.rows.shape[1], order.block.shape[1]))
+                for j in range(first, len(self._rows)):
+                    total += self._rows[j].rows.T @ blocks[j].T
+                self._inner = (order, total.astype(self._preparation.dtype))
+            return self._inner[1]
+
+    def _blocks(self, order: Product) -> list[Floats]:
+        """Return Zᵀ in pieces of shape (k, TILE), made once for all shards here."""
+        with self._lock:
+            if self._block is None or self._block[0] is not order:
+                self._block = (order, self._cut(order))
+            return self._block[1]
+
+    def _cut(self, order: Product) -> list[Floats]:
+        n_rows, k = order.block.shape
+        padded = np.zeros((len(self._rows) * TILE, k), self._preparation.dtype)
+        padded[order.first_column : n_rows] = order.block[order.first_column :]
+        pieces = padded.reshape(-1, TILE, k)
+        return [np.ascontiguousarray(piece.T) for piece in pieces]
+
+    def _tile(self, j: int, i: int, right: Tile) -> Floats:
+        """Return κ of rows j with rows i, kept or evaluated again."""
+        kept = self._tiles.get((j, i))
+        if kept is not None:
+            return kept
+        size = TILE * TILE * self._preparation.dtype.itemsize
+        with self._lock:
+            is_kept = self._used + size <= self._budget
+            self._used += size if is_kept else 0
+        out = np.empty((TILE, TILE), self._preparation.dtype) if is_kept else self._spare()
+        values = self._preparation.values(self._rows[j], right, out)
+        if is_kept:
+            self._tiles[j, i] = values
+        return values
+
+    def _spare(self) -> Floats:
+        """Return memory of this thread for a tile that is not kept."""
+        spare = getattr(self._scratch, "tile", None)
+        if spare is None:
+            spare = self._scratch.tile = np.empty((TILE, TILE), self._preparation.dtype)
+        found: Floats = spare
+        return found
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if hasattr(a, "indptr"):
+        return bool(
+            np.array_equal(a.indptr, b.indptr)
+            and np.array_equal(a.indices, b.indices)
+            and np.array_equal(a.data, b.data)
+        )
+    return bool(np.array_equal(a, b))
