@@ -9,17 +9,21 @@ an older one: what it saves is refused, or never read (see `distclust.store.chec
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from distclust.engine.crews.role import Role, Room
 from distclust.engine.threads import thread_map
 from distclust.errors import ConflictError, InputError, StoreError
-from distclust.store.checkpoints import Checkpoint, Checkpoints
-from distclust.store.objects import Objects
+from distclust.store.checkpoints import CHECKPOINTS, Checkpoint, Checkpoints
+from distclust.store.ledger import Ledger
+from distclust.store.objects import Objects, open_objects
 from distclust.store.states import pack_state, unpack_state
+
+_BEGUN = "begun"
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,47 @@ class Vault:
     run: str
     fingerprint: str
     incarnation: int = 1
+
+    @classmethod
+    def at(
+        cls, place: str | os.PathLike[str], run: str, fingerprint: str, *, fresh: bool = False
+    ) -> Self:
+        """Begin a run in a folder, or take it up again there.
+
+        Parameters
+        ----------
+        place
+            A folder or URL that every process of the crew reaches.
+        run
+            Name of the run: letters, digits, ``.``, ``_`` and ``-``.
+        fingerprint
+            Of everything that the result depends on: data, parameters, seed.
+        fresh
+            Begin anew: what was saved of the run is removed.
+
+        Raises
+        ------
+        ConflictError
+            If another process begins the same run at this moment.
+        """
+        vault = cls(open_objects(place), run, fingerprint)
+        begun = Ledger(vault.objects, vault._key(_BEGUN))
+        numbers = begun.numbers()
+        incarnation = begun.append({}, max(numbers, default=0)).number
+        begun.drop(numbers)
+        if fresh:
+            vault.clear()
+        return cls(vault.objects, run, fingerprint, incarnation)
+
+    def clear(self) -> None:
+        """Remove all checkpoints of the run: it is over, or to be begun anew.
+
+        How often it was begun is kept: a process that lives on from before stays shut out.
+        """
+        begun = f"{self._key(_BEGUN)}/"
+        for key in self.objects.list(self._key()):
+            if not key.startswith(begun):
+                self.objects.delete(key)
 
     def checkpoints(self, part: str) -> Checkpoints:
         """Return the checkpoints of a member or of the plan."""
@@ -70,6 +115,9 @@ class Vault:
                 "Start over with fresh=True (--fresh), or pass what the run began with.",
             )
         return unpack_state(kind, saved.meta["values"], saved.arrays)
+
+    def _key(self, *parts: str) -> str:
+        return "/".join((CHECKPOINTS, self.run, *parts))
 
 
 @dataclass(frozen=True)
@@ -102,6 +150,7 @@ class _Member:
     incarnation: int
     position: int
     state: Any
+    saved: int | None = None  # position of its last checkpoint
     before: Any = None  # the state one call earlier, for an interrupt
     position_before: int = -1
     report: Any = None
@@ -176,10 +225,20 @@ class Berth:
         for member in members:
             self._members.pop(member, None)
 
-    def metrics(self, members: Sequence[int]) -> dict[int, dict[str, float]]:
-        """Return the figures of some members."""
+    def facts(self, members: Iterable[int]) -> list[dict[str, Any]]:
+        """Return what the board shows of some members, as JSON values."""
         assert self._role is not None
-        return {m: self._role.metrics(self._members[m].state) for m in members}
+        return [
+            {
+                "member": number,
+                "incarnation": found.incarnation,
+                "position": found.position,
+                "checkpoint": found.saved,
+                "metrics": {k: float(v) for k, v in self._role.metrics(found.state).items()},
+            }
+            for number in members
+            if (found := self._members.get(number)) is not None
+        ]
 
     def _carry_out(self, member: int, found: _Member, position: int, orders: Sequence[Any]) -> None:
         assert self._role is not None
@@ -211,6 +270,7 @@ class Berth:
             raise  # somebody else goes on with this member
         except OSError as error:
             return [f"{error.strerror or error} ({error.filename or self._vault.objects.url})"]
+        found.saved = position
         return []
 
     def _restored(self, post: Post, notes: list[str]) -> _Member:
@@ -237,7 +297,7 @@ class Berth:
                 break
             if saved.step <= post.newest:
                 state = self._vault.restore(self._role.state_type, saved)
-                return _Member(post.incarnation, saved.step, state)
+                return _Member(post.incarnation, saved.step, state, saved.step)
         notes += [f"A damaged checkpoint is passed over. {error}" for error in problems]
         return None
 

@@ -23,10 +23,13 @@ def read_board() -> list[dict[str, Any]]:
 
     Returns
     -------
-    For each crew its ``id`` and ``name``, ``state`` (``running``, ``done``, ``lost``),
-    ``began`` and ``seen`` (seconds since 1970), ``checkpoint`` (the last position saved or
-    None), ``restarts``, and ``members``: for each ``member``, ``worker``, ``position``,
-    ``restarts`` and ``metrics``.
+    For each crew its ``id`` and ``name``, the ``run`` that it saves under (or None), ``state``
+    (``running``, ``done``, ``stopped``, ``failed``; ``lost``: whoever led it is gone),
+    ``began`` and ``seen`` (seconds since 1970 on the scheduler's clock), ``silent`` (seconds
+    since the last word of it), ``checkpoint`` (the position that all members are saved at or
+    beyond, or None), ``restarts``, ``workers``, and ``members``: for each ``member``,
+    ``label``, ``worker`` (None: on its way), ``position``, ``checkpoint``, ``restarts`` and
+    ``metrics``.
     """
     client = _client("read_board")
     with asking_scheduler():
@@ -95,15 +98,25 @@ def _client(where: str) -> Any:
 def _read(dask_scheduler: Any) -> list[dict[str, Any]]:
     board = dask_scheduler.plugins.get(PLUGIN)
     crews = board.crews if board else {}
-    return [
-        {
-            "id": name,
-            **{key: value for key, value in crew.items() if key != "client"},
-            "restarts": sum(member["restarts"] for member in crew["members"].values()),
-            "members": [{"member": m, **facts} for m, facts in sorted(crew["members"].items())],
-        }
-        for name, crew in reversed(crews.items())
+    now = time.time()
+    return [_summary(name, crew, now) for name, crew in reversed(crews.items())]
+
+
+def _summary(name: str, crew: dict[str, Any], now: float) -> dict[str, Any]:
+    members = [
+        {key: value for key, value in facts.items() if key != "incarnation"}
+        for _, facts in sorted(crew["members"].items())
     ]
+    checkpoints = [member["checkpoint"] for member in members]
+    return {
+        "id": name,
+        **{key: crew[key] for key in ("name", "run", "state", "began", "seen")},
+        "silent": now - crew["seen"],
+        "checkpoint": None if None in checkpoints else min(checkpoints, default=None),
+        "restarts": sum(member["restarts"] for member in members),
+        "workers": sorted({member["worker"] for member in members if member["worker"]}),
+        "members": members,
+    }
 
 
 def _ask_to_drain(dask_scheduler: Any, address: str) -> bool:

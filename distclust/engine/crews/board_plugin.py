@@ -44,27 +44,31 @@ class Board(SchedulerPlugin):
 def _update(crews: dict[str, dict[str, Any]], event: dict[str, Any]) -> None:
     crew = crews.setdefault(
         str(event["crew"]),
-        {"name": "", "state": "running", "began": time.time(), "checkpoint": None, "members": {}},
+        {"name": "", "run": None, "state": "running", "began": time.time(), "members": {}},
     )
     crew["seen"] = time.time()
     kind = event["kind"]
     if kind == "begin":
-        crew.update(name=event["name"], client=event["client"], state="running")
-        crew["members"] = {
-            number: {"worker": "", "position": 0, "restarts": 0, "metrics": {}, "label": label}
-            for number, label in enumerate(event["labels"])
-        }
+        crew.update({name: event[name] for name in ("name", "run", "client")}, state="running")
+        crew["members"] = {i: _member(i, label) for i, label in enumerate(event["labels"])}
         for old in list(crews)[:-_KEPT]:
             if crews[old]["state"] != "running":
                 del crews[old]
     elif kind == "members":
-        for number, position, metrics in event["members"]:
-            member = crew["members"].setdefault(number, {"restarts": 0, "label": str(number)})
-            member.update(worker=event["worker"], position=position, metrics=metrics)
+        for facts in event["members"]:
+            number = facts["member"]
+            member = crew["members"].setdefault(number, _member(number, f"member {number}"))
+            if facts["incarnation"] >= member["incarnation"]:  # not one that was given up
+                member.update(facts, worker=event["worker"])
     elif kind == "restart":
         for number in event["members"]:
             crew["members"][number]["restarts"] += 1
-    elif kind == "checkpoint":
-        crew["checkpoint"] = event["position"]
-    elif kind == "end":
-        crew["state"] = "done"
+            crew["members"][number]["worker"] = None
+    elif kind == "end" and crew["state"] == "running":
+        crew["state"] = event["state"]
+
+
+def _member(number: int, label: str) -> dict[str, Any]:
+    """Return what is known of a member that nobody has taken in yet."""
+    facts: dict[str, Any] = {"incarnation": 0, "position": 0, "checkpoint": None, "metrics": {}}
+    return {"member": number, "label": label, "worker": None, "restarts": 0, **facts}

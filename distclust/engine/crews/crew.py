@@ -206,14 +206,18 @@ class Crew:
 
     def close(self) -> None:
         """Let the processes go; closing twice does no harm."""
-        self._hands.tell("end")
-        self._hands.close()
+        self._end("done")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        is_stop = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self._end("done" if kind is None else "stopped" if is_stop else "failed")
+
+    def _end(self, state: Literal["done", "stopped", "failed"]) -> None:
+        self._hands.tell("end", state=state)
+        self._hands.close()
 
     # ---- the state machine ----------------------------------------------------------------
 
@@ -401,7 +405,6 @@ class Crew:
         self._saved_at = time.monotonic()
         for position in [p for p in self._orders if p < self._saved[0]]:
             del self._orders[position]
-        self._hands.tell("checkpoint", position=self.position)
 
     def _save_plan(self, state: Any, position: int) -> None:
         assert self._vault is not None

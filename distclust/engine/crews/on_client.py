@@ -66,14 +66,13 @@ class BerthActor:
         if method == "adopt":
             self._report(value[0])
         elif method == "advance":
-            starts, orders = args
-            self._report({member: position + len(orders) for member, position in starts})
+            self._report([member for member, _ in args[0]])
+        elif method == "save":
+            self._report(args[0])
         return seal(value)
 
-    def _report(self, positions: Mapping[int, int]) -> None:
-        metrics = self._berth.metrics(list(positions))
-        members = [(m, p, metrics[m]) for m, p in positions.items()]
-        facts = {"worker": self._worker.address, "members": members}
+    def _report(self, members: Iterable[int]) -> None:
+        facts = {"worker": self._worker.address, "members": self._berth.facts(members)}
         self._worker.log_event(TOPIC, {"crew": self._crew, "kind": "members", **facts})
 
 
@@ -127,7 +126,8 @@ class ClientHands(Hands):
         """Open the role on all workers, on no more of them than there are members."""
         self._role = (role, vault, n_members)
         labels = [role.label(member) for member in range(n_members)]
-        self.tell("begin", name=self._name, client=self._client.id, labels=labels)
+        run = vault.run if vault else None
+        self.tell("begin", name=self._name, run=run, client=self._client.id, labels=labels)
         known = list(self._remotes.values())
         self._open_on([remote.address for remote in known])
         self._refresh()
