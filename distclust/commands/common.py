@@ -135,15 +135,15 @@ def say_plan(plan: Plan | LargePlan, common: Common) -> None:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print the one JSON document of a command."""
-    print(json.dumps(_finite(document), ensure_ascii=False, indent=2, allow_nan=False))
+    print(json.dumps(finite(document), ensure_ascii=False, indent=2, allow_nan=False))
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
     """JSON knows no infinities: they become null."""
     if isinstance(value, Mapping):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 from distclust._version import __version__
@@ -145,6 +147,23 @@ def connect(
     )
 
 
+def look_at(address: str, timeout: float = 30.0) -> Session:
+    """Connect to a scheduler to ask it things, not to work there.
+
+    Whether it has workers, and which versions they run, does not matter.
+
+    Raises
+    ------
+    ClusterError
+        If no scheduler answers.
+    """
+    from distributed import Client
+
+    with _reaching(address, timeout):
+        client = Client(address, timeout=timeout, set_as_default=False)
+    return Session(address, client, has_dashboard=True)
+
+
 def current_client() -> Any | None:
     """Return the Dask client to work on, or None for work in this process.
 
@@ -260,28 +279,36 @@ def _start_local(
 
 def _join(address: str, timeout: float) -> Session:
     from distributed import Client
-    from distributed.versions import VersionMismatchWarning
 
-    unreachable = ClusterError(
-        f"connect({address!r})",
-        f"a Dask scheduler to answer within {timeout:g} s",
-        "none",
-        "Check the address and that `dask scheduler` runs there.",
-    )
     # Looked at first by a client that nobody else sees: Dask makes a client the current
     # one even when it then fails to connect.
+    with _reaching(address, timeout):
+        with Client(address, timeout=timeout, set_as_default=False) as scout:
+            _check_cluster(scout, address, timeout)
+        client = Client(address, timeout=timeout)
+    return Session(address, client, has_dashboard=True)
+
+
+@contextmanager
+def _reaching(address: str, timeout: float) -> Iterator[None]:
+    """Say in a sentence that no scheduler is there; Dask says it in several ways."""
+    from distributed.versions import VersionMismatchWarning
+
     with warnings.catch_warnings():  # our own comparison says it in one sentence
         warnings.simplefilter("ignore", VersionMismatchWarning)
         try:
-            with Client(address, timeout=timeout, set_as_default=False) as scout:
-                _check_cluster(scout, address, timeout)
+            yield
         except (OSError, EOFError, MemoryError) as error:  # nobody, or another protocol
-            raise unreachable from error
+            raise ClusterError(
+                f"connect({address!r})",
+                f"a Dask scheduler to answer within {timeout:g} s",
+                "none",
+                "Check the address and that `dask scheduler` runs there.",
+            ) from error
         except ValueError as error:
             raise InputError(
                 "connect(where)", "an address Dask knows", repr(address), f"{error}."
             ) from error
-        return Session(address, Client(address, timeout=timeout), has_dashboard=True)
 
 
 def _check_cluster(client: Any, address: str, timeout: float) -> None:
