@@ -5,14 +5,15 @@ the work was started; a process that was given up for dead but lives on (a zombi
 lower one. Its saves are refused, and one that slips through in the same moment is sorted
 before those of its successor and therefore never read.
 
-The two newest are kept: if the newest is damaged, the one before it is used.
+Two are kept, the newest and one of an earlier step: if the newest is damaged, the other is
+used. Where the parts of a run are saved one by one, the step at which all of them are is kept.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,6 @@ from distclust.store.archive import decode_archive, encode_archive
 from distclust.store.objects import MissingObject, Objects, check_key
 
 CHECKPOINTS = "checkpoints"
-KEPT = 2
 
 _KIND = "checkpoint"
 _NAME = re.compile(r"(\d{8})-(\d{12})\.checkpoint")
@@ -63,8 +63,9 @@ class Checkpoints:
         incarnation: int,
         meta: Mapping[str, Any],
         arrays: Mapping[str, npt.NDArray[Any]],
+        keep: Collection[int] = (),
     ) -> None:
-        """Save a state; afterwards it and the one before it are kept.
+        """Save a state; afterwards it and one of an earlier step are kept.
 
         Parameters
         ----------
@@ -74,6 +75,8 @@ class Checkpoints:
             In which of its starts, 1 being the first.
         meta, arrays
             The state: JSON values and arrays by name.
+        keep
+            Steps to keep instead of the one before.
 
         Raises
         ------
@@ -94,7 +97,8 @@ class Checkpoints:
         facts = {"run": self.run, "step": step, "incarnation": incarnation, "state": dict(meta)}
         content = encode_archive(_KIND, facts, arrays)
         self.objects.write(self._key(incarnation, step), content)
-        for old in sorted({*known, (incarnation, step)})[:-KEPT]:
+        others = [place for place in known if place != (incarnation, step)]
+        for old in set(others) - _kept(others, step, keep):
             self.objects.delete(self._key(*old))
 
     def latest(self) -> Checkpoint | None:
@@ -153,3 +157,15 @@ class Checkpoints:
             hint = "Restore it from a copy or start the run afresh."
             raise StoreError(where, "the checkpoint of this step", f"that of {found}", hint)
         return Checkpoint(step, incarnation, state, archive.arrays)
+
+
+def _kept(others: list[tuple[int, int]], step: int, keep: Collection[int]) -> set[tuple[int, int]]:
+    """Return which of the other checkpoints stay beside one of `step`.
+
+    What an earlier incarnation saved of the same step or a later one is superseded: it stays
+    only if there is nothing else.
+    """
+    named = {place[1]: place for place in others if place[1] in keep and place[1] != step}
+    if named or not others:
+        return set(named.values())
+    return {max(others, key=lambda place: (place[1] < step, place[1] == step, place))}

@@ -1,11 +1,13 @@
 """States as JSON values and arrays: what a checkpoint holds, without pickle.
 
-A state is a frozen dataclass. Its fields are arrays, JSON values or random generators; a
-generator is kept as the numbers of its bit generator and goes on where it was.
+A state is a frozen dataclass. Its fields are arrays, numbers, JSON values or random
+generators; a generator is kept as the numbers of its bit generator and goes on where it was.
+What would come back as something else (a tuple as a list) is refused when it is saved.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, TypeVar
@@ -18,6 +20,7 @@ from distclust.errors import InputError
 State = TypeVar("State")
 
 _GENERATOR = "numpy.random.Generator"
+_NUMBER = "numpy.number"
 
 
 def pack_state(state: Any) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -30,10 +33,8 @@ def pack_state(state: Any) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
         value = getattr(state, field.name)
         if isinstance(value, np.ndarray):
             arrays[field.name] = value
-        elif isinstance(value, np.random.Generator):
-            values[field.name] = {_GENERATOR: value.bit_generator.state}
         else:
-            values[field.name] = value.item() if isinstance(value, np.generic) else value
+            values[field.name] = _packed(value, f"{type(state).__name__}.{field.name}")
     return values, arrays
 
 
@@ -47,8 +48,55 @@ def unpack_state(
     return kind(**restored, **arrays)
 
 
+def with_own_generators(state: State) -> State:
+    """Return the state with copies of its generators: drawing from them leaves it as it is."""
+    copies = {
+        field.name: copy.deepcopy(value)
+        for field in dataclasses.fields(state)  # type: ignore[arg-type]
+        if isinstance(value := getattr(state, field.name), np.random.Generator)
+    }
+    return dataclasses.replace(state, **copies) if copies else state  # type: ignore[type-var]
+
+
+def _packed(value: Any, where: str) -> Any:
+    if isinstance(value, np.random.Generator):
+        return {_GENERATOR: _plain(value.bit_generator.state)}
+    if isinstance(value, np.bool_ | np.integer | np.floating):
+        # The next sum may depend on how many bits a number has.
+        return {_NUMBER: [value.dtype.str, value.item()]}
+    _check_json(value, where)
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Return the numbers of a bit generator as JSON values."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _check_json(value: Any, where: str) -> None:
+    if value is None or type(value) in {bool, int, float, str}:
+        return
+    if type(value) is list:
+        for part in value:
+            _check_json(part, where)
+    elif type(value) is dict and all(type(name) is str for name in value):
+        for part in value.values():
+            _check_json(part, where)
+    else:
+        expected = "an array, a number, a generator or a JSON value"
+        hint = "Write a list instead of a tuple, and names of type str."
+        raise InputError(where, expected, type(value).__name__, hint)
+
+
 def _restore(value: Any) -> Any:
-    if not (isinstance(value, Mapping) and set(value) == {_GENERATOR}):
+    if not isinstance(value, Mapping):
+        return value
+    if set(value) == {_NUMBER}:
+        kind, number = value[_NUMBER]
+        return np.dtype(kind).type(number)
+    if set(value) != {_GENERATOR}:
         return value
     numbers = value[_GENERATOR]
     bits = getattr(np.random, str(numbers["bit_generator"]))()

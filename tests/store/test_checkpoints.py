@@ -180,3 +180,59 @@ def test_save__killed_on_s3(s3_url):
         save(Checkpoints(open_objects(place), "run"), 1)
 
     assert every_fault(s3_url, prepare=lambda _: None, action=action, check=check) == 1
+
+
+def places(checkpoints: Checkpoints) -> list[tuple[int, int]]:
+    return checkpoints._saved()
+
+
+def test_save__the_same_step_of_a_successor_leaves_the_one_before(memory_objects):
+    checkpoints = Checkpoints(memory_objects, "run")
+    save(checkpoints, 5)
+    save(checkpoints, 10)
+    save(checkpoints, 10, incarnation=2)
+    assert places(checkpoints) == [(1, 5), (2, 10)]
+
+
+def test_save__a_damaged_one_goes_before_a_whole_one(memory_objects):
+    checkpoints = Checkpoints(memory_objects, "run")
+    save(checkpoints, 5)
+    save(checkpoints, 10)
+    memory_objects.write(memory_objects.list()[-1], b"damaged")
+    assert latest(checkpoints) == (1, 5)
+    save(checkpoints, 10, incarnation=2)  # from 5 on once more
+    memory_objects.write(memory_objects.list()[-1], b"damaged again")
+    assert latest(checkpoints) == (1, 5)
+
+
+def test_save__a_later_step_stays_if_there_is_nothing_else(memory_objects):
+    checkpoints = Checkpoints(memory_objects, "run")
+    save(checkpoints, 9)
+    save(checkpoints, 10)
+    save(checkpoints, 4, incarnation=2)
+    assert places(checkpoints) == [(1, 10), (2, 4)]
+
+
+def test_save__named_steps_are_kept(memory_objects):
+    checkpoints = Checkpoints(memory_objects, "run")
+    save(checkpoints, 5)
+    for step in (10, 11, 12):
+        checkpoints.save(step, 1, *state(step), keep=[5])
+        assert places(checkpoints) == [(1, 5), (1, step)]
+    checkpoints.save(12, 2, *state(12), keep=[5, 12])
+    assert places(checkpoints) == [(1, 5), (2, 12)]
+    checkpoints.save(13, 2, *state(13), keep=[77])  # not there: the one before
+    assert places(checkpoints) == [(2, 12), (2, 13)]
+
+
+def test_newest_first__what_is_damaged_is_named(memory_objects):
+    checkpoints = Checkpoints(memory_objects, "run")
+    save(checkpoints, 1)
+    save(checkpoints, 2)
+    newest = memory_objects.list()[-1]
+    memory_objects.write(newest, b"damaged")
+    problems: list[StoreError] = []
+    (found,) = checkpoints.newest_first(problems)
+    assert found.step == 1
+    (problem,) = problems
+    assert newest in str(problem)
