@@ -15,7 +15,7 @@ NO_CREWS = "No crews on {}."
 NO_WORKER = "on its way"
 
 _ENDED_SHOWN = 10
-_NUMBERS = {"position", "saved", "restarts", "members", "workers"}
+_NUMBERS = {"position", "saved", "restarts", "workers"}
 _QUIET_SECONDS = 10.0  # from then on it is worth saying that a crew was not heard of
 
 
@@ -54,7 +54,10 @@ def draw_crews(
     for sheet in _sheets(crews, members):
         if sheet.title:
             parts += [Text(), Text(sheet.title, style="bold")]
-        parts.append(_table(sheet))
+        parts.append(_table(sheet, leave_out=() if sheet.title else ("metrics",)))
+        if not sheet.title:  # figures of a whole crew take room: they stand below
+            told = ((crew, _metrics(crew["members"])) for crew in _shown(crews))
+            parts += [Text(f"{crew['id']}  {text}", style="dim") for crew, text in told if text]
     if more := _left_out(crews):
         parts.append(Text(more, style="dim"))
     return Group(*parts)
@@ -102,7 +105,7 @@ def _sheets(crews: Sequence[Mapping[str, Any]], members: bool) -> list[Sheet]:
     sheets = [
         Sheet(
             "",
-            (*heads, "members", "workers", "metrics"),
+            (*heads, "workers", "metrics"),
             [
                 (
                     crew["id"],
@@ -112,7 +115,6 @@ def _sheets(crews: Sequence[Mapping[str, Any]], members: bool) -> list[Sheet]:
                     _position(crew),
                     _saved(crew),
                     f"{crew['restarts']:,}",
-                    f"{len(crew['members']):,}",
                     f"{len(crew['workers']):,}",
                     _metrics(crew["members"]),
                 )
@@ -153,13 +155,14 @@ def _left_out(crews: Sequence[Mapping[str, Any]]) -> str:
     return f"{more:,} more that are over; --json lists all." if more else ""
 
 
-def _table(sheet: Sheet) -> Table:
+def _table(sheet: Sheet, leave_out: Sequence[str] = ()) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for head in sheet.heads:
-        justify = "right" if head in _NUMBERS else "left"
-        table.add_column(head, justify=justify, no_wrap=head != "metrics")  # type: ignore[arg-type]
+    kept = [i for i, head in enumerate(sheet.heads) if head not in leave_out]
+    for i in kept:
+        is_number = sheet.heads[i] in _NUMBERS
+        table.add_column(sheet.heads[i], justify="right" if is_number else "left", overflow="fold")
     for row in sheet.rows:
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(row[i]) for i in kept))
     return table
 
 

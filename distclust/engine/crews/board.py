@@ -7,6 +7,8 @@ passes word that a worker is to be retired: Dask itself never retires one that h
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from distclust.engine.sessions import current_client
@@ -32,7 +34,7 @@ def read_board() -> list[dict[str, Any]]:
     ``metrics``.
     """
     client = _client("read_board")
-    with asking_scheduler():
+    with _asking_board():
         crews: list[dict[str, Any]] = client.run_on_scheduler(_read)
     return crews
 
@@ -48,7 +50,7 @@ def drain_worker(address: str, timeout: float = 60.0) -> None:
         If crews did not leave in time.
     """
     client = _client("drain_worker")
-    with asking_scheduler():
+    with _asking_board():
         known = client.run_on_scheduler(_ask_to_drain, address=address)
         if not known:
             hint = "`distclust crews` shows who works where."
@@ -90,6 +92,17 @@ def _client(where: str) -> Any:
         hint = "Use distclust.connect('tcp://host:8786')."
         raise ClusterError(where, "a Dask cluster", "none", hint)
     return client
+
+
+@contextmanager
+def _asking_board() -> Iterator[None]:
+    """Say in a sentence that the scheduler cannot be asked."""
+    try:
+        with asking_scheduler():
+            yield
+    except (ImportError, AttributeError) as error:  # what runs there is looked up by name
+        hint = "Install the same version on client, scheduler and workers."
+        raise ClusterError("the Dask scheduler", "distclust there, too", error, hint) from error
 
 
 # What runs on the scheduler -------------------------------------------------------------
