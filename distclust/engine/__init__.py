@@ -19,7 +19,7 @@ from distclust.engine.matrices import as_matrix
 from distclust.engine.sessions import Session, connect, current_client, local_threads
 from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
 from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
-from distclust.engine.workers import check_worker_memory, shares_disk
+from distclust.engine.workers import check_worker_memory, shares_disk, temporary_results
 
 __all__ = [
     "SPAN_BLOCKS",
@@ -54,5 +54,6 @@ __all__ = [
     "run",
     "shares_disk",
     "span_bounds",
+    "temporary_results",
     "thread_map",
 ]

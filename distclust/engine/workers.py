@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import tempfile
 from collections.abc import Iterator
 from typing import Any
 
 from distclust.engine.sessions import current_client, is_started_here, local_threads
-from distclust.errors import CapacityError, ClusterError
+from distclust.errors import CapacityError, ClusterError, InputError
 
 _SHARE_OF_MEMORY = 0.8  # of what is free; the rest is for everybody else
 
@@ -117,6 +118,24 @@ def shares_disk() -> bool:
     addresses = list(worker_facts(client)) or [client.scheduler.address]
     own = _host(client.scheduler.address) if is_started_here(client) else None
     return all(_is_loopback(address) or _host(address) == own for address in addresses)
+
+
+def temporary_results(where: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a folder for results that nobody asked to keep; `where` is for the error.
+
+    Raises
+    ------
+    InputError
+        If workers would not see it.
+    """
+    if not shares_disk():
+        raise InputError(
+            f"{where}: results",
+            "a path or URL that all workers see",
+            "none",
+            "Pass results=..., where labels and state are written.",
+        )
+    return tempfile.TemporaryDirectory(prefix="distclust-results-")
 
 
 def _is_loopback(address: str) -> bool:

@@ -7,14 +7,12 @@ A version of such a fit holds the model, the labels of all rows as a Zarr array,
 from __future__ import annotations
 
 import json
-import tempfile
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from distclust.engine import labels_array, shares_disk
-from distclust.errors import ConflictError, InputError, OtherRowsError
+from distclust.engine import labels_array, temporary_results
+from distclust.errors import ConflictError
 from distclust.store import Matrix
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import (
@@ -23,7 +21,7 @@ from distclust.store.row_labels import (
     adopt_labels,
     write_values_chunk,
 )
-from distclust.store.sealed import plain
+from distclust.store.unfinished import begin_or_resume
 from distclust.store.versions import Version
 from distclust.trees.fits import Method, fit_beside, write_labels
 from distclust.trees.levels import describe_levels
@@ -56,7 +54,7 @@ def fit_store(
     if results is not None:
         _fit_and_publish(model, method, matrix, ResultsStore(results), fresh=fresh, where=where)
         return
-    folder = _temporary(where)
+    folder = temporary_results(where)
     try:
         store = ResultsStore(folder.name)
         labels = _fit_and_publish(model, method, matrix, store, fresh=fresh, where=where)
@@ -78,10 +76,7 @@ def _fit_and_publish(
 ) -> StoredLabels:
     fingerprint = str(matrix.fingerprint)  # type: ignore[attr-defined]
     identity = identity_of(model, fingerprint)
-    if fresh:
-        _discard(store, identity)
-    run = _unfinished(store, identity, where)
-    with store.begin(**identity, run=run) as draft:
+    with begin_or_resume(store, identity, fresh=fresh, where=where) as draft:
         if draft.is_sealed:
             version = draft.publish()
             _take_over(model, read_model(store, version.id))
@@ -134,56 +129,3 @@ def _take_over(model: LargeTreeEstimator, fitted: TreeEstimator) -> None:
     """Make a model what another one was fitted to be; its parameters stay the user's."""
     own = model.get_params(deep=False)
     model.__dict__.update({k: v for k, v in fitted.__dict__.items() if k not in own})
-
-
-def _discard(store: ResultsStore, identity: Mapping[str, Any]) -> None:
-    """Remove what unfinished fits like this one left, whatever rows they began with.
-
-    One that had got as far as its seal is published: it is complete, and somebody may be
-    about to do so.
-    """
-    for run, begun in _alike(store, identity).items():
-        with store.begin(**begun, run=run) as draft:
-            if draft.is_sealed:
-                draft.publish()
-            else:
-                draft.abandon()
-
-
-def _unfinished(store: ResultsStore, identity: Mapping[str, Any], where: str) -> str | None:
-    """Return the run to go on with; refuse to leave one behind whose input changed."""
-    run = store.find_run(**identity)
-    others = _alike(store, identity)
-    if run is None and others:
-        name, begun = others.popitem()  # the newest
-        is_same = begun["input_fingerprint"] == identity["input_fingerprint"]
-        changed = f"distclust {begun['code_version']}" if is_same else "other rows"
-        raise OtherRowsError(
-            f"{where}: run {name} in {store.url}",
-            "an unfinished fit of this store by this version of distclust",
-            f"one that began with {changed}",
-            "Fit with fresh=True (--fresh) to start over.",
-        )
-    return run
-
-
-def _alike(store: ResultsStore, identity: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the unfinished fits with the same parameters and seed, the oldest first."""
-    ours = plain({name: identity[name] for name in ("kind", "parameters", "seed")})
-    return {
-        run: begun
-        for run, begun in store.unfinished().items()
-        if {name: begun[name] for name in ours} == ours
-    }
-
-
-def _temporary(where: str) -> tempfile.TemporaryDirectory[str]:
-    """Return a folder for results that nobody asked to keep."""
-    if not shares_disk():
-        raise InputError(
-            f"{where}: results",
-            "a path or URL that all workers see",
-            "none",
-            "Pass results=..., where labels and state are written.",
-        )
-    return tempfile.TemporaryDirectory(prefix="distclust-results-")

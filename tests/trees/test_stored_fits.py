@@ -17,6 +17,7 @@ import zarr
 
 import distclust
 from distclust import EMBHC, RandomizedBHC, engine
+from distclust.engine import workers
 from distclust.errors import (
     CapacityError,
     ClusterError,
@@ -252,7 +253,7 @@ def test_temporary_results__of_a_fit_that_fails_are_removed(stored, temporary, m
 
 
 def test_temporary_results__refused_where_workers_have_other_disks(stored, temporary, monkeypatch):
-    monkeypatch.setattr(stored_fits, "shares_disk", lambda: False)
+    monkeypatch.setattr(workers, "shares_disk", lambda: False)
     with pytest.raises(InputError, match=r"EMBHC.fit: results: expected a path or URL.*results="):
         MAKERS["embhc"]().fit(stored)
     assert folders_of_results(temporary) == []
