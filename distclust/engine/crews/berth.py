@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from distclust.engine.crews.role import Role, Room
 from distclust.engine.threads import thread_map
@@ -21,7 +21,7 @@ from distclust.errors import ConflictError, InputError, StoreError
 from distclust.store.checkpoints import CHECKPOINTS, Checkpoint, Checkpoints
 from distclust.store.ledger import Ledger
 from distclust.store.objects import Objects, open_objects
-from distclust.store.states import pack_state, unpack_state
+from distclust.store.states import as_restored, pack_state, unpack_state, with_own_generators
 
 _BEGUN = "begun"
 
@@ -92,11 +92,13 @@ class Vault:
         """Return the checkpoints of a member or of the plan."""
         return Checkpoints(self.objects, f"{self.run}/{part}")
 
-    def save(self, part: str, step: int, incarnation: int, state: Any) -> None:
-        """Save a state under the fingerprint of the run."""
+    def save(
+        self, part: str, step: int, incarnation: int, state: Any, keep: Collection[int] = ()
+    ) -> None:
+        """Save a state under the fingerprint of the run; `keep` as for `Checkpoints.save`."""
         values, arrays = pack_state(state)
         meta = {"fingerprint": self.fingerprint, "values": values}
-        self.checkpoints(part).save(step, incarnation, meta, arrays)
+        self.checkpoints(part).save(step, incarnation, meta, arrays, keep)
 
     def restore(self, kind: type[Any], saved: Checkpoint) -> Any:
         """Return the state of a checkpoint.
@@ -132,6 +134,8 @@ class Post:
         Positions from which it may go on: the orders after them are known.
     is_restart
         Whether others may still believe that the member is theirs.
+    keep
+        Positions whose checkpoints stay.
     """
 
     member: int
@@ -139,22 +143,34 @@ class Post:
     oldest: int
     newest: int
     is_restart: bool
+    keep: tuple[int, ...] = ()
 
 
 class NoWholeCheckpoint(StoreError):
     """A member cannot go on: nothing that was saved of it is whole and recent enough."""
 
 
-@dataclass
-class _Member:
-    incarnation: int
+class _Stand(NamedTuple):
+    """How far a member is, and what it then has."""
+
     position: int
     state: Any
-    saved: int | None = None  # position of its last checkpoint
-    before: Any = None  # the state one call earlier, for an interrupt
-    position_before: int = -1
     report: Any = None
+
+
+@dataclass
+class _Member:
+    # Where it is and where it was one call earlier, for an interrupt: one attribute, so that
+    # who saves it meanwhile never sees the state of one under the position of the other.
+    stands: tuple[_Stand, ...]
+    incarnation: int
+    saved: int | None = None  # position of its last checkpoint
+    pinned: int | None = None  # a position whose checkpoint stays, whatever is saved later
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def now(self) -> _Stand:
+        return self.stands[0]
 
 
 def part_of(member: int) -> str:
@@ -184,13 +200,29 @@ class Berth:
         positions = {}
         for post in posts:
             self._members[post.member] = self._restored(post, notes)
-            positions[post.member] = self._members[post.member].position
+            positions[post.member] = self._members[post.member].now.position
         return positions, notes
 
     def advance(
-        self, starts: Sequence[tuple[int, int]], orders: Sequence[Any], *, save: bool
+        self,
+        starts: Sequence[tuple[int, int]],
+        orders: Sequence[Any],
+        *,
+        save: bool,
+        keep: Collection[int] = (),
     ) -> tuple[list[Any], str | None]:
         """Carry out orders, one after another, from the positions that members start at.
+
+        Parameters
+        ----------
+        starts
+            Members and the positions that they are at.
+        orders
+            What they are to do.
+        save
+            Whether they are saved then.
+        keep
+            Positions whose checkpoints stay.
 
         Returns
         -------
@@ -204,20 +236,31 @@ class Berth:
             with found.lock:
                 self._carry_out(member, found, position, orders)
                 if save:
-                    problems.extend(self._try_save(member, found.position, found))
-                return found.report
+                    problems.extend(self._try_save(member, found, found.now.position, keep))
+                return found.now.report
 
         reports = thread_map(work, starts, self.threads)
         return reports, problems[0] if problems else None
 
-    def save(self, positions: dict[int, int]) -> str | None:
+    def save(self, wanted: Mapping[int, tuple[int, int]], keep: Collection[int] = ()) -> str | None:
         """Save members as they were at a position: now, or one call earlier.
 
         Members in the midst of an order are saved as they were before it.
+
+        Parameters
+        ----------
+        wanted
+            For each member the position and the incarnation under which it is saved, a new
+            one: the present one may have saved a later position already.
+        keep
+            Positions whose checkpoints stay.
         """
         problems: list[str] = []
-        for member, position in positions.items():
-            problems.extend(self._try_save(member, position, self._member(member)))
+        for member, (position, incarnation) in wanted.items():
+            found = self._member(member)
+            found.incarnation = max(found.incarnation, incarnation)
+            found.pinned = position
+            problems.extend(self._try_save(member, found, position, keep))
         return problems[0] if problems else None
 
     def drop(self, members: Sequence[int]) -> None:
@@ -232,9 +275,9 @@ class Berth:
             {
                 "member": number,
                 "incarnation": found.incarnation,
-                "position": found.position,
+                "position": found.now.position,
                 "checkpoint": found.saved,
-                "metrics": {k: float(v) for k, v in self._role.metrics(found.state).items()},
+                "metrics": {k: float(v) for k, v in self._role.metrics(found.now.state).items()},
             }
             for number in members
             if (found := self._members.get(number)) is not None
@@ -242,30 +285,31 @@ class Berth:
 
     def _carry_out(self, member: int, found: _Member, position: int, orders: Sequence[Any]) -> None:
         assert self._role is not None
-        if found.position == position + len(orders):
+        before = found.now
+        if before.position == position + len(orders):
             return  # asked before: its report is still here
-        if found.position != position:
+        if before.position != position:
             expected = f"position {position}"
-            raise InputError(f"member {member}", expected, found.position, "This is a defect.")
-        state, report = found.state, None
+            raise InputError(f"member {member}", expected, before.position, "This is a defect.")
+        state, report = before.state, None
         for order in orders:
-            state, report = self._role.advance(self._place, member, state, order)
-        found.before, found.position_before = found.state, found.position
-        found.state, found.report = state, report
-        found.position = position + len(orders)
+            mine = with_own_generators(state)
+            state, report = self._role.advance(self._place, member, mine, order)
+            state = as_restored(state)
+        found.stands = (_Stand(position + len(orders), state, report), before)
 
-    def _try_save(self, member: int, position: int, found: _Member) -> list[str]:
+    def _try_save(
+        self, member: int, found: _Member, position: int, keep: Collection[int]
+    ) -> list[str]:
         """Save a member; a full or read-only disk is a note, not the end of the work."""
         if self._vault is None:
             return []
-        if position == found.position:
-            state = found.state
-        elif position == found.position_before:
-            state = found.before
-        else:
+        state = next((at.state for at in found.stands if at.position == position), None)
+        if state is None:
             return [f"member {member} is no longer at position {position}"]
+        kept = [*keep] if found.pinned is None else [*keep, found.pinned]
         try:
-            self._vault.save(part_of(member), position, found.incarnation, state)
+            self._vault.save(part_of(member), position, found.incarnation, state, kept)
         except ConflictError:
             raise  # somebody else goes on with this member
         except OSError as error:
@@ -279,10 +323,11 @@ class Berth:
         if found is None:
             if post.oldest > 0:
                 raise self._nothing_whole(post)
-            found = _Member(post.incarnation, 0, self._role.begin(post.member))
+            begun = as_restored(self._role.begin(post.member))
+            found = _Member((_Stand(0, begun),), post.incarnation)
         if post.is_restart and self._vault is not None:
             # From here on nothing that an earlier incarnation saves counts any more.
-            notes += self._try_save(post.member, found.position, found)
+            notes += self._try_save(post.member, found, found.now.position, post.keep)
         return found
 
     def _read(self, post: Post, notes: list[str]) -> _Member | None:
@@ -297,7 +342,7 @@ class Berth:
                 break
             if saved.step <= post.newest:
                 state = self._vault.restore(self._role.state_type, saved)
-                return _Member(post.incarnation, saved.step, state, saved.step)
+                return _Member((_Stand(saved.step, state),), post.incarnation, saved.step)
         notes += [f"A damaged checkpoint is passed over. {error}" for error in problems]
         return None
 

@@ -6,27 +6,33 @@ member that is lost begins again from its last checkpoint and carries out once m
 after it: the supervisor keeps those orders. At most one call is on its way for each member.
 
 Members of a crew that works in rounds are saved at the same position, and the plan that
-leads them after them: the plan's checkpoint says that the whole is complete.
+leads them after them: the plan's checkpoint says that the whole is complete. Until then what
+was complete before is kept.
+
+A member that was just saved may be moved: away from a worker that is to be retired, or to one
+that came back. It goes on there from its checkpoint.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 import time
 import uuid
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Generic, Literal, Self, TypeVar
 
 from distclust.engine.crews.berth import NoWholeCheckpoint, Post, Vault
 from distclust.engine.crews.hands import Answer, Hands, Lost
 from distclust.engine.crews.in_process import LocalHands
 from distclust.engine.crews.role import Plan, Role
 from distclust.engine.sessions import current_client
-from distclust.errors import CheckpointWarning, ClusterError, StoreError
+from distclust.errors import CheckpointWarning, ClusterError, InputError, StoreError
+from distclust.store.states import as_restored, with_own_generators
 from distclust.validation import check_integer, check_real
 
 State = TypeVar("State")
@@ -36,6 +42,7 @@ RESTARTS = 5
 
 _PLAN = "plan"
 _STARTS = 1000  # incarnations that one process may give a member
+_MOST = 400  # of these for restarts, and as many for moves
 _LAST_SAVE_SECONDS = 30.0
 
 _LOGGER = logging.getLogger(__name__)
@@ -50,16 +57,26 @@ class _Member:
     position: int = 0  # position of its state
     berth: str | None = None
     call: int | None = None  # the one on its way
+    saved: int = -1  # position of its last checkpoint
     restarts: int = 0
     moves: int = 0
 
 
 @dataclass(frozen=True)
 class _Call:
-    kind: Literal["adopt", "advance", "save"]
+    kind: Literal["adopt", "advance"]
     berth: str
     members: tuple[int, ...]
     position: int = 0  # that members have when it is done
+    is_saving: bool = False
+
+
+@dataclass(frozen=True)
+class _Led(Generic[State]):
+    """The state of a plan, and after which round."""
+
+    position: int
+    state: State
 
 
 class Crew:
@@ -121,6 +138,9 @@ class Crew:
         self.id = uuid.uuid4().hex[:12]
         self._every, self._seconds = every, float(seconds)
         self._restarts = check_integer(restarts, f"{where}: restarts")
+        if self._restarts > _MOST:
+            hint = "Pass fewer."
+            raise InputError(f"{where}: restarts", f"at most {_MOST}", restarts, hint)
         self._numbers = itertools.count()
         self._calls: dict[int, _Call] = {}
         self.n_redone = 0
@@ -140,28 +160,24 @@ class Crew:
         Members begin anew, at position 0.
         """
         check_integer(n_members, f"Crew {self.name}: n_members", at_least=1)
+        self._await_calls()
         self._role, self._vault = role, vault
         self._members = [_Member(i) for i in range(n_members)]
-        self._calls.clear()
         self.position = 0
+        self._reports: list[Any] = []  # of the last round
         self._orders: dict[int, Any] = {}  # of rounds that may have to be carried out again
         self._saved: list[int] = [0]  # positions that all members were saved at, two at most
         self._saved_at = time.monotonic()
-        self._unsaved = False  # whether a checkpoint of the present round failed
+        self._is_free = False  # whether members go on independently
+        self._may_balance = False  # whether members were saved since the last look
         self._hands.open(role, vault, n_members)
 
     def round(self, order: Any) -> list[Any]:
         """Give all members an order; return their reports in the order of members."""
-        save = self._is_time_to_save()
-        self._orders[self.position] = order
-        reports: list[Any] = [None] * len(self._members)
-        self._unsaved = False
-        for member, _, report in self._drive(self.position + 1, self._orders.__getitem__, save):
-            reports[member] = report
-        self.position += 1
-        if save and not self._unsaved:
+        self._do_round(order)
+        if self._are_all_saved():
             self._note_saved()
-        return reports
+        return self._reports
 
     def follow(self, plan: Plan[State]) -> State:
         """Do rounds as a plan says until it has no more orders; return its last state.
@@ -169,17 +185,19 @@ class Crew:
         Goes on from the last checkpoint of the run if there is one. An interrupt saves
         everything first.
         """
-        state = self._resume(plan)
+        led = self._resume(plan)
         try:
-            while (order := plan.order(state)) is not None:
-                reports = self.round(order)
-                state = plan.absorb(state, reports)
-                if self._saved[-1] == self.position:
-                    self._save_plan(state, self.position)
+            while (order := plan.order(with_own_generators(led.state))) is not None:
+                self._do_round(order)
+                led = self._absorb(plan, led)
+                if self._are_all_saved():
+                    self._save_plan(led)
         except KeyboardInterrupt:
-            self._save_now(state)
+            if led.position < self.position:  # struck before the reports were absorbed
+                led = self._absorb(plan, led)
+            self._save_now(led)
             raise
-        return state
+        return led.state
 
     def run(self, n_orders: int, order_at: Callable[[int], Any]) -> Iterator[tuple[int, int, Any]]:
         """Let members go on independently; yield (member, position, report) as they come.
@@ -198,11 +216,13 @@ class Crew:
         """
         for member in self._members:
             member.reported = -1  # known when it is adopted
+        self._is_free = True
         try:
             yield from self._drive(n_orders, order_at, None)
         except KeyboardInterrupt:
-            self._finish_saving({m.number: m.position for m in self._members if m.berth})
+            self._save_each()
             raise
+        self._is_free = False
 
     def close(self) -> None:
         """Let the processes go; closing twice does no harm."""
@@ -213,6 +233,8 @@ class Crew:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         is_stop = kind is not None and issubclass(kind, KeyboardInterrupt)
+        if is_stop and self._is_free:  # struck while reports of `run` were looked at
+            self._save_each()
         self._end("done" if kind is None else "stopped" if is_stop else "failed")
 
     def _end(self, state: Literal["done", "stopped", "failed"]) -> None:
@@ -221,8 +243,27 @@ class Crew:
 
     # ---- the state machine ----------------------------------------------------------------
 
+    def _do_round(self, order: Any) -> None:
+        save = self._is_time_to_save()
+        if self._vault is None or self._saved[-1] == self.position:
+            self._rearrange()
+        self._orders[self.position] = order
+        reports: list[Any] = [None] * len(self._members)
+        for member, _, report in self._drive(self.position + 1, self._orders.__getitem__, save):
+            reports[member] = report
+        self._reports = reports  # first: an interrupt finds them if the position is new
+        self.position += 1
+
+    def _absorb(self, plan: Plan[State], led: _Led[State]) -> _Led[State]:
+        state = plan.absorb(with_own_generators(led.state), self._reports)
+        return _Led(led.position + 1, as_restored(state))
+
     def _drive(
-        self, target: int, order_at: Callable[[int], Any], save: bool | None
+        self,
+        target: int,
+        order_at: Callable[[int], Any],
+        save: bool | None,
+        until: float = math.inf,
     ) -> Iterator[tuple[int, int, Any]]:
         """Bring all members to a position; yield what they report for the first time.
 
@@ -230,16 +271,26 @@ class Crew:
         """
         alone = save is None
         saved_at: dict[int, tuple[int, float]] = defaultdict(lambda: (0, time.monotonic()))
-        while True:
+        while time.monotonic() < until:
             self._look_for_losses()
+            if alone:
+                self._rearrange()
             self._place_homeless(target if alone else self.position)
             for berth, numbers in self._idle(target, alone).items():
                 self._start(berth, numbers, target, order_at, save, saved_at)
-            if all(m.berth and m.position >= target and m.call is None for m in self._members):
+            if all(self._is_at(member, target) for member in self._members):
                 return
             answer = self._hands.wait()
             if answer is not None and answer.call in self._calls:
                 yield from self._handle(answer)
+
+    def _is_at(self, member: _Member, target: int) -> bool:
+        return member.position >= target and self._is_home(member)
+
+    def _is_home(self, member: _Member) -> bool:
+        """Whether its berth has it: it may be at work, but not on its way there."""
+        call = None if member.call is None else self._calls.get(member.call)
+        return member.berth is not None and (call is None or call.kind == "advance")
 
     def _handle(self, answer: Answer) -> Iterator[tuple[int, int, Any]]:
         call = self._calls.pop(answer.call)
@@ -256,15 +307,15 @@ class Crew:
             for note in notes:
                 self._warn(note)
             return
-        if call.kind == "save":
-            return
         reports, problem = answer.value
         if problem:
-            self._unsaved = True
             self._warn(f"A checkpoint could not be written: {problem}. The work goes on without.")
         for number, report in zip(call.members, reports, strict=True):
             member = self._members[number]
             member.position = call.position
+            if call.is_saving and not problem:
+                member.saved = call.position
+                self._may_balance = True
             if call.position > member.reported:
                 member.reported = call.position
                 yield number, call.position, report
@@ -296,12 +347,14 @@ class Crew:
                 end = first.position + 1
                 then, moment = saved_at[first.number]
                 wants_save = self._is_due(end - then, moment) or end == target
+                wants_save |= berth in self._hands.draining()
                 if wants_save:
                     saved_at[first.number] = (end, time.monotonic())
             starts = [(number, first.position) for number in numbers]
             orders = [order_at(i) for i in range(first.position, end)]
-            call = _Call("advance", berth, tuple(numbers), end)
-            self._send(call, "advance", starts, orders, save=wants_save)
+            call = _Call("advance", berth, tuple(numbers), end, wants_save)
+            keep = () if save is None else (self._saved[-1],)
+            self._send(call, "advance", starts, orders, save=wants_save, keep=keep)
 
     def _send(self, call: _Call, method: str, *args: Any, **options: Any) -> int:
         number = next(self._numbers)
@@ -316,9 +369,6 @@ class Crew:
     def _look_for_losses(self) -> None:
         for berth in self._hands.lost():
             self._lose(berth, "it fell silent")
-        for berth in self._hands.draining():
-            if not any(call.berth == berth for call in self._calls.values()):
-                self._drain(berth)
 
     def _lose(self, berth: str, reason: str) -> None:
         """Make the members of a berth homeless; each loss counts against the budget."""
@@ -341,16 +391,6 @@ class Crew:
                 )
         self._hands.tell("restart", members=[member.number for member in lost])
 
-    def _drain(self, berth: str) -> None:
-        """Save the members of a berth and let it go; they are taken in elsewhere."""
-        members = [member for member in self._members if member.berth == berth]
-        if self._vault is not None:
-            self._finish_saving({member.number: member.position for member in members})
-        for member in members:
-            member.berth = None
-            member.moves += 1
-        self._hands.release(berth)
-
     def _place_homeless(self, newest: int) -> None:
         """Have members without a berth taken in where there is most room."""
         homeless = [m for m in self._members if m.berth is None and m.call is None]
@@ -369,12 +409,21 @@ class Crew:
             self._send(call, "adopt", posts)
 
     def _post(self, member: _Member, newest: int) -> Post:
-        base = self._vault.incarnation if self._vault else 1
-        began = member.restarts + member.moves
         oldest = 0 if member.reported < 0 or self._vault is None else self._floor()
         if member.reported >= 0:
             newest = member.reported
-        return Post(member.number, base * _STARTS + began, min(oldest, newest), newest, began > 0)
+        return Post(
+            member.number,
+            self._incarnation(member),
+            min(oldest, newest),
+            newest,
+            is_restart=member.restarts + member.moves > 0,
+            keep=() if self._is_free else tuple(self._saved),
+        )
+
+    def _incarnation(self, member: _Member) -> int:
+        base = self._vault.incarnation if self._vault else 1
+        return base * _STARTS + member.restarts + member.moves
 
     def _floor(self) -> int:
         """Return the oldest position whose orders are still known."""
@@ -383,16 +432,63 @@ class Crew:
     def _note_adopted(self, positions: dict[int, int]) -> None:
         for number, position in positions.items():
             member = self._members[number]
-            member.position = position
+            member.position = member.saved = position
             if member.reported < 0:
                 member.reported = position
             self.n_redone += member.reported - position
+
+    # ---- moves ----------------------------------------------------------------------------
+
+    def _rearrange(self) -> None:
+        """Move members that were just saved: away from who leaves, to who has few."""
+        leaving = set(self._hands.draining())
+        for member in self._members:
+            if member.berth in leaving and self._may_move(member):
+                self._move(member)
+        for berth in leaving - {member.berth for member in self._members}:
+            self._hands.release(berth)
+        if self._may_balance:
+            self._may_balance = False
+            self._balance()
+
+    def _balance(self) -> None:
+        """Take members from berths that hold more than their share, by threads."""
+        threads = self._hands.berths()
+        load = Counter(member.berth for member in self._members)
+        held: dict[str, list[_Member]] = defaultdict(list)
+        # Those that were lost often come last: a worker that came back may die again.
+        for member in sorted(self._members, key=lambda m: (m.restarts, m.number)):
+            if member.berth in threads and self._may_move(member):
+                held[str(member.berth)].append(member)
+        while any(held.values()):
+            fullest = max((b for b in held if held[b]), key=lambda b: load[b] / threads[b])
+            emptiest = min(threads, key=lambda b: ((load[b] + 1) / threads[b], b))
+            if load[fullest] / threads[fullest] <= (load[emptiest] + 1) / threads[emptiest]:
+                return
+            load[fullest] -= 1
+            load[emptiest] += 1
+            self._move(held[fullest].pop(0))
+
+    def _may_move(self, member: _Member) -> bool:
+        if member.call is not None or member.moves >= _MOST:
+            return False
+        return self._vault is None or member.position in {0, member.saved}
+
+    def _move(self, member: _Member) -> None:
+        """Have a berth forget a member; it is taken in elsewhere."""
+        assert member.berth is not None
+        self._hands.call(next(self._numbers), member.berth, "drop", [member.number])
+        member.berth = None
+        member.moves += 1
 
     # ---- checkpoints ----------------------------------------------------------------------
 
     def _is_time_to_save(self) -> bool:
         if self._vault is None:
             return False
+        leaving = set(self._hands.draining())
+        if any(member.berth in leaving for member in self._members):
+            return True
         return self._is_due(self.position + 1 - self._saved[-1], self._saved_at)
 
     def _is_due(self, n_orders: int, since: float) -> bool:
@@ -406,35 +502,56 @@ class Crew:
         for position in [p for p in self._orders if p < self._saved[0]]:
             del self._orders[position]
 
-    def _save_plan(self, state: Any, position: int) -> None:
+    def _are_all_saved(self) -> bool:
+        if self._vault is None:
+            return False
+        return all(member.saved == self.position for member in self._members)
+
+    def _save_plan(self, led: _Led[Any]) -> None:
+        """Save the plan: from then on the checkpoint is complete."""
         assert self._vault is not None
         try:
-            self._vault.save(_PLAN, position, self._vault.incarnation * _STARTS, state)
+            self._vault.save(_PLAN, led.position, self._vault.incarnation * _STARTS, led.state)
         except OSError as error:
             problem = f"{error.strerror or error} ({error.filename})"
             self._warn(f"A checkpoint could not be written: {problem}. The work goes on without.")
+        else:
+            self._note_saved()
 
-    def _save_now(self, state: Any) -> None:
+    def _save_now(self, led: _Led[Any]) -> None:
         """Save all members and the plan as they were after the last whole round."""
         if self._vault is None or self.position == self._saved[-1]:
             return
-        settled = {m.number: self.position for m in self._members if m.berth is not None}
-        if len(settled) == len(self._members) and self._finish_saving(settled):
-            self._save_plan(state, self.position)
+        end = time.monotonic() + _LAST_SAVE_SECONDS
+        for _ in self._drive(self.position, self._orders.__getitem__, False, end):
+            pass  # those that were lost come to where the others are
+        wanted = {m.number: self.position for m in self._members}
+        if self._are_all_saved() or self._finish_saving(wanted, end):
+            self._save_plan(led)
 
-    def _finish_saving(self, positions: dict[int, int]) -> bool:
+    def _save_each(self) -> None:
+        """Save members that go on independently, as far as their reports came."""
+        self._is_free = False
+        if self._vault is not None:
+            found = [m for m in self._members if self._is_home(m) and m.position != m.saved]
+            wanted = {member.number: member.position for member in found}
+            self._finish_saving(wanted, time.monotonic() + _LAST_SAVE_SECONDS)
+
+    def _finish_saving(self, positions: dict[int, int], end: float) -> bool:
         """Have members saved as they were at these positions; wait, but not for ever."""
-        by_berth: dict[str, dict[int, int]] = defaultdict(dict)
+        by_berth: dict[str | None, dict[int, tuple[int, int]]] = defaultdict(dict)
         for number, position in positions.items():
-            berth = self._members[number].berth
-            if berth is not None:
-                by_berth[berth][number] = position
+            member = self._members[number]
+            member.moves += 1  # it may have saved a later position under the present one
+            by_berth[member.berth][number] = position, self._incarnation(member)
         waiting = set()
         for berth, wanted in by_berth.items():
+            if berth is None:
+                self._warn("Not everything could be saved: a member was just lost.")
+                return False
             number = next(self._numbers)
             waiting.add(number)
-            self._hands.call(number, berth, "save", wanted)
-        end = time.monotonic() + _LAST_SAVE_SECONDS
+            self._hands.call(number, berth, "save", wanted, tuple(self._saved))
         while waiting and time.monotonic() < end:
             answer = self._hands.wait()
             if answer is None or answer.call not in waiting:
@@ -445,10 +562,10 @@ class Crew:
                 return False
         return not waiting
 
-    def _resume(self, plan: Plan[State]) -> State:
+    def _resume(self, plan: Plan[State]) -> _Led[State]:
         """Return the plan's last state with whose position all members can be restored."""
         if self._vault is None or self.position:
-            return plan.begin()
+            return _Led(self.position, as_restored(plan.begin()))
         problems: list[StoreError] = []
         for saved in self._vault.checkpoints(_PLAN).newest_first(problems):
             state: State = self._vault.restore(plan.state_type, saved)
@@ -458,20 +575,32 @@ class Crew:
             except NoWholeCheckpoint as error:
                 problems.append(error)
                 continue
-            return state
+            return _Led(saved.step, state)
         self._warn_of(problems)
         self._return_to(0)
-        return plan.begin()
+        return _Led(0, as_restored(plan.begin()))
 
     def _return_to(self, position: int) -> None:
-        self._members = [_Member(i, position, position) for i in range(len(self._members))]
-        self._calls.clear()
+        self._await_calls()
+        self._members = [
+            _Member(old.number, position, position, restarts=old.restarts, moves=old.moves)
+            for old in self._members
+        ]
         self._orders.clear()
         self.position = position
         self._saved = [position]
         if position:
             for _ in self._drive(position, self._orders.__getitem__, False):
                 pass
+
+    def _await_calls(self) -> None:
+        """Wait for answers that nobody needs any more: what is asked next comes after them."""
+        while self._calls:
+            self._look_for_losses()
+            answer = self._hands.wait()
+            call = None if answer is None else self._calls.pop(answer.call, None)
+            if answer is not None and call is not None and isinstance(answer.error, Lost):
+                self._lose(call.berth, str(answer.error))
 
     def _warn_of(self, problems: list[StoreError]) -> None:
         for error in problems:

@@ -25,7 +25,8 @@ class LocalHands(Hands):
         self._threads = local_threads()
         self._berth = Berth(self._threads)
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._pool = ThreadPoolExecutor(self._threads + 1, thread_name_prefix="distclust-crew")
+        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="distclust-crew")
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="distclust-save")
 
     def open(self, role: Role[Any], vault: Vault | None, n_members: int) -> None:
         """Open the role here."""
@@ -39,7 +40,9 @@ class LocalHands(Hands):
         """Call the berth from another thread."""
         context = contextvars.copy_context()
         function = getattr(self._berth, method)
-        future = self._pool.submit(context.run, lambda: function(*args, **options))
+        # The last save does not queue behind work that nobody waits for any more.
+        pool = self._saver if method == "save" else self._pool
+        future = pool.submit(context.run, lambda: function(*args, **options))
         future.add_done_callback(lambda done: self._answers.put(_answer(number, done)))
 
     def wait(self) -> Answer | None:
@@ -51,7 +54,8 @@ class LocalHands(Hands):
 
     def close(self) -> None:
         """End the threads when they are done with what they do."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._saver):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _answer(number: int, done: Future[Any]) -> Answer:

@@ -15,11 +15,11 @@ import contextlib
 import math
 import os
 import queue
-import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Mapping
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ from distclust.engine.on_client import Patience, deliver_events
 from distclust.engine.sealing import Sealed, seal
 from distclust.engine.threads import grant_threads, one_blas_thread
 from distclust.engine.workers import asking_scheduler
-from distclust.errors import InputError
+from distclust.errors import ClusterError, InputError
 
 HEARTBEAT_SECONDS = 60.0
 
@@ -39,6 +39,7 @@ _WAIT_SECONDS = 0.1
 _WATCH_SECONDS = 1.0
 _OPEN_SECONDS = 60.0
 _CONNECT_SECONDS = 5.0
+_POLL_SECONDS = 0.01
 _TRIES = 3
 
 
@@ -52,15 +53,24 @@ class BerthActor:
         self._crew = crew
         threads = self._worker.state.nthreads
         self._berth = Berth(threads)
-        self._pool = ThreadPoolExecutor(threads + 1, thread_name_prefix="distclust-crew")
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="distclust-crew")
+        # The last save does not queue behind work that nobody waits for any more.
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="distclust-save")
 
-    async def call(self, sealed: Sealed) -> Sealed:
+    async def call(self, method: str, sealed: Sealed) -> Sealed:
         """Call a method of the berth."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, self._work, sealed)
+        pool = self._saver if method == "save" else self._pool
+        return await loop.run_in_executor(pool, self._work, method, sealed)
 
-    def _work(self, sealed: Sealed) -> Sealed:
-        method, args, options = sealed.open()
+    def _work(self, method: str, sealed: Sealed) -> Sealed:
+        try:
+            return self._do(method, sealed)
+        except Exception as error:
+            raise _sendable(error) from None
+
+    def _do(self, method: str, sealed: Sealed) -> Sealed:
+        args, options = sealed.open()
         with grant_threads(self._berth.threads), one_blas_thread:
             value = getattr(self._berth, method)(*args, **options)
         if method == "adopt":
@@ -74,6 +84,18 @@ class BerthActor:
     def _report(self, members: Iterable[int]) -> None:
         facts = {"worker": self._worker.address, "members": self._berth.facts(members)}
         self._worker.log_event(TOPIC, {"crew": self._crew, "kind": "members", **facts})
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return the error, or its text if it would not arrive as it is.
+
+    Dask drops the connection over such an error, and the worker would be taken for lost.
+    """
+    try:
+        seal(error).open()
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
 
 
 def heartbeat_seconds(chosen: float | None) -> float:
@@ -100,7 +122,7 @@ class _Remote:
     address: str
     threads: int
     actor: Any  # Dask's future of it: the actor lives as long as this
-    is_direct: bool
+    is_direct: bool = False
     calls: dict[int, Future[Any]] = field(default_factory=dict)
 
 
@@ -112,14 +134,15 @@ class ClientHands(Hands):
         self._crew, self._name = crew, name
         self._heartbeat = heartbeat
         self._remotes: dict[str, _Remote] = {}
+        self._coming: dict[str, tuple[_Remote, Future[Any]]] = {}  # berths that are made ready
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._patience = Patience()
         self._seen: dict[str, tuple[float, float]] = {}  # last heartbeat, and when it was new
         self._draining: set[str] = set()
         self._workers: dict[str, tuple[float, int, int | None]] = {}
+        self._failures: Counter[str] = Counter()
         self._watched = -math.inf
         self._role: tuple[Role[Any], Vault | None, int] | None = None
-        self._lock = threading.Lock()
         install_board(client)
 
     def open(self, role: Role[Any], vault: Vault | None, n_members: int) -> None:
@@ -128,14 +151,16 @@ class ClientHands(Hands):
         labels = [role.label(member) for member in range(n_members)]
         run = vault.run if vault else None
         self.tell("begin", name=self._name, run=run, client=self._client.id, labels=labels)
-        known = list(self._remotes.values())
-        self._open_on([remote.address for remote in known])
+        for address, remote in list(self._remotes.items()):
+            del self._remotes[address]
+            self._make_ready(remote)
         self._refresh()
+        self._await_berths()
 
     def berths(self) -> Mapping[str, int]:
         """Return the berths that take members, after a look for new workers."""
         self._refresh()
-        self._patience.check(bool(self._remotes))
+        self._patience.check(bool(self._remotes or self._coming))
         return {
             address: remote.threads
             for address, remote in self._remotes.items()
@@ -148,9 +173,14 @@ class ClientHands(Hands):
         if remote is None:
             self._answers.put(Answer(number, error=Lost("it is not there any more")))
             return
-        future = self._send(remote, method, args, options)
+        future = self._in_loop(self._perform(remote, method, seal(args, options)))
         remote.calls[number] = future
-        future.add_done_callback(lambda done: self._answers.put(_answer(number, done)))
+
+        def note(done: Future[Any]) -> None:
+            remote.calls.pop(number, None)
+            self._answers.put(_answer(number, done))
+
+        future.add_done_callback(note)
 
     def wait(self) -> Answer | None:
         """Return the next answer, delivering events meanwhile."""
@@ -162,9 +192,8 @@ class ClientHands(Hands):
 
     def lost(self) -> Iterable[str]:
         """Return berths whose worker is unknown to the scheduler, or silent."""
-        if time.monotonic() - self._watched < _WATCH_SECONDS:
-            return []
-        self._watch()
+        if time.monotonic() - self._watched >= _WATCH_SECONDS:
+            self._watch()
         return [address for address in self._remotes if self._is_gone(address)]
 
     def draining(self) -> Iterable[str]:
@@ -176,18 +205,20 @@ class ClientHands(Hands):
         remote = self._remotes.pop(berth, None)
         if remote is None:
             return
-        for future in remote.calls.values():
+        for future in list(remote.calls.values()):
             future.cancel()
-        remote.actor.release()
+        _let_go(remote.actor)
 
     def tell(self, kind: str, **facts: Any) -> None:
         """Log an event for the board; nobody to hear it is no reason to stop."""
         message = {"crew": self._crew, "kind": kind, **facts}
-        with contextlib.suppress(OSError):  # the connection is gone: others will say so
+        with contextlib.suppress(OSError, _closed_client()):  # others will say that it is gone
             self._client.log_event(TOPIC, message)
 
     def close(self) -> None:
         """Release all berths."""
+        for address in list(self._coming):
+            self._give_up(address)
         for address in list(self._remotes):
             self.release(address)
 
@@ -214,25 +245,58 @@ class ClientHands(Hands):
         """Make berths on workers that have none, as far as members need them."""
         assert self._role is not None
         self._watch()
+        self._look_at_coming()
         _, _, n_members = self._role
         free = sorted(
             address
             for address in self._workers
             if address not in self._remotes
+            and address not in self._coming
             and address not in self._draining
             and not self._is_gone(address)
         )
-        chosen = free[: max(0, n_members - len(self._remotes))]
-        if not chosen:
-            return
-        made = {address: self._make(address) for address in chosen}
-        for address, actor in made.items():
-            with contextlib.suppress(OSError, RuntimeError, TimeoutError, KeyError):  # it died
-                actor.result(timeout=_OPEN_SECONDS)
-                threads = self._workers[address][1]
-                is_direct = self._reaches(address)
-                self._remotes[address] = _Remote(address, threads, actor, is_direct)
-        self._open_on([address for address in chosen if address in self._remotes])
+        for address in free[: max(0, n_members - len(self._remotes) - len(self._coming))]:
+            threads = self._workers[address][1]
+            self._make_ready(_Remote(address, threads, self._make(address)))
+
+    def _await_berths(self) -> None:
+        """Wait for the berths that are made ready, so that members are spread over all."""
+        end = time.monotonic() + _OPEN_SECONDS
+        while self._coming and not (self._remotes and time.monotonic() > end):
+            wait([future for _, future in self._coming.values()], timeout=_WATCH_SECONDS)
+            if time.monotonic() - self._watched >= _WATCH_SECONDS:
+                self._watch()
+            self._look_at_coming()
+
+    def _look_at_coming(self) -> None:
+        """Take berths that are ready; give those up whose worker died meanwhile."""
+        for address, (remote, future) in list(self._coming.items()):
+            if future.done():
+                del self._coming[address]
+                try:
+                    future.result()
+                except (Lost, CancelledError) as error:
+                    self._note_failure(remote, str(error))
+                    continue
+                self._failures.pop(address, None)
+                self._remotes[address] = remote
+            elif self._is_gone(address):
+                self._give_up(address)
+
+    def _give_up(self, address: str) -> None:
+        remote, future = self._coming.pop(address)
+        future.cancel()
+        _let_go(remote.actor)
+
+    def _note_failure(self, remote: _Remote, reason: str) -> None:
+        """Try again, unless a worker lives on and fails every time."""
+        if remote.actor.status == "error":
+            reason = str(remote.actor.exception())
+        _let_go(remote.actor)
+        self._failures[remote.address] += 1
+        if self._failures[remote.address] == _TRIES and not self._is_gone(remote.address):
+            expected = "a worker that takes members in"
+            raise ClusterError(remote.address, expected, reason, "See the log of the worker.")
 
     def _make(self, address: str) -> Any:
         with asking_scheduler():
@@ -246,44 +310,39 @@ class ClientHands(Hands):
                 pure=False,
             )
 
-    def _open_on(self, addresses: list[str]) -> None:
+    def _make_ready(self, remote: _Remote) -> None:
+        """Have a berth opened, without waiting: its worker may be slow, or dead."""
         assert self._role is not None
         role, vault, _ = self._role
-        futures = {}
-        for address in addresses:
-            limit = self._workers.get(address, (0.0, 1, None))[2]
-            room = Room(1.0 / max(1, len(self._remotes)), limit or None)
-            futures[address] = self._send(self._remotes[address], "open", (role, room, vault), {})
-        for address, future in futures.items():
-            try:
-                future.result()
-            except Lost:
-                self.release(address)
+        limit = self._workers.get(remote.address, (0.0, 1, None))[2]
+        room = Room(1.0 / max(1, min(len(self._workers), self._role[2])), limit or None)
+        sealed = seal((role, room, vault), {})
+        self._coming[remote.address] = remote, self._in_loop(self._open(remote, sealed))
 
-    def _reaches(self, address: str) -> bool:
+    async def _open(self, remote: _Remote, sealed: Sealed) -> None:
+        while remote.actor.status == "pending":
+            await asyncio.sleep(_POLL_SECONDS)
+        if remote.actor.status != "finished":
+            raise Lost(f"the berth is {remote.actor.status}")
+        remote.is_direct = await self._reaches(remote.address)
+        await self._perform(remote, "open", sealed)
+
+    async def _reaches(self, address: str) -> bool:
         """Whether a connection from here to the worker can be made."""
         from distributed.comm import connect
 
-        async def attempt() -> bool:
-            try:
-                arguments = self._client.connection_args
-                comm = await connect(address, timeout=_CONNECT_SECONDS, **arguments)
-            except (OSError, TimeoutError):
-                return False
-            await comm.close()
-            return True
+        try:
+            arguments = self._client.connection_args
+            comm = await connect(address, timeout=_CONNECT_SECONDS, **arguments)
+        except (OSError, TimeoutError):
+            return False
+        await comm.close()
+        return True
 
-        loop = self._client.loop.asyncio_loop
-        return asyncio.run_coroutine_threadsafe(attempt(), loop).result()
+    def _in_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
 
-    def _send(
-        self, remote: _Remote, method: str, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> Future[Any]:
-        sealed = seal(method, args, options)
-        loop = self._client.loop.asyncio_loop
-        return asyncio.run_coroutine_threadsafe(self._perform(remote, sealed), loop)
-
-    async def _perform(self, remote: _Remote, sealed: Sealed) -> Any:
+    async def _perform(self, remote: _Remote, method: str, sealed: Sealed) -> Any:
         """Return the berth's answer; a connection that broke is tried again."""
         from distributed.protocol import to_serialize
 
@@ -292,7 +351,7 @@ class ClientHands(Hands):
                 answer = await self._rpc(remote).actor_execute(
                     function="call",
                     actor=remote.actor.key,
-                    args=[to_serialize(sealed)],
+                    args=[method, to_serialize(sealed)],
                     kwargs={},
                 )
             except (OSError, KeyError) as error:
@@ -326,3 +385,14 @@ def _answer(number: int, done: Future[Any]) -> Answer:
         return Answer(number, error=Lost("it was given up"))
     error = done.exception()
     return Answer(number, error=error) if error else Answer(number, value=done.result())
+
+
+def _let_go(actor: Any) -> None:
+    with contextlib.suppress(_closed_client()):
+        actor.release()
+
+
+def _closed_client() -> type[Exception]:
+    from distributed.client import ClosedClientError
+
+    return ClosedClientError  # type: ignore[no-any-return]
