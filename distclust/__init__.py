@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from distclust.engine import ingest as ingest
     from distclust.loading import load as load
     from distclust.projections import PPCA as PPCA
+    from distclust.projections import KernelPCA as KernelPCA
     from distclust.report import progress as progress
     from distclust.retrieval import BayesianSets as BayesianSets
     from distclust.store.matrix_store import open_store as open_store
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BHC": "distclust.trees",
     "EMBHC": "distclust.trees",
+    "KernelPCA": "distclust.projections",
     "PPCA": "distclust.projections",
     "BayesianSets": "distclust.retrieval",
     "RandomizedBHC": "distclust.trees",
@@ -53,6 +55,7 @@ __all__ = [  # noqa: RUF022  in plain order
     "BayesianRoseTree",
     "BayesianSets",
     "EMBHC",
+    "KernelPCA",
     "PPCA",
     "RandomizedBHC",
     "Tree",

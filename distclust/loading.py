@@ -17,6 +17,7 @@ _READERS = {
     "EMBHC": "distclust.trees.persistence",
     "BayesianSets": "distclust.retrieval.persistence",
     "PPCA": "distclust.projections.persistence",
+    "KernelPCA": "distclust.projections.persistence",
 }
 
 
@@ -41,7 +42,12 @@ def load(path: str | os.PathLike[str]) -> Any:
     if _is_file(path):
         return _from_file(os.fspath(path))
     if _is_place(path):
-        _refuse_index(os.fspath(path))
+        place = os.fspath(path)
+        kind = _kind_in(place)
+        if kind in _READERS:
+            from distclust.store.results import ResultsStore
+
+            return importlib.import_module(_READERS[kind]).read_model(ResultsStore(place))
     from distclust.trees import load as load_tree
 
     return load_tree(path)  # type: ignore[arg-type]  # it says what it takes
@@ -55,8 +61,8 @@ def _is_place(path: Any) -> bool:
     return isinstance(path, str | os.PathLike) and (os.path.isdir(path) or "://" in str(path))
 
 
-def _refuse_index(place: str) -> None:
-    """Say of an index of Bayesian Sets that it is part of something else."""
+def _kind_in(place: str) -> str:
+    """Return what the current version of a results store is; refuse what is no model."""
     from distclust.retrieval.index import KIND
     from distclust.store.results import ResultsStore
 
@@ -64,6 +70,7 @@ def _refuse_index(place: str) -> None:
     if version is not None and version.kind == KIND:
         hint = "Fit BayesianSets to the corpus: it finds its index."
         raise ModelFormatError(place, "a model", "an index of Bayesian Sets", hint)
+    return version.kind if version else ""
 
 
 def _from_file(path: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Collection
 from typing import TypeVar
 
@@ -60,3 +61,16 @@ def check_flag(value: object, where: str) -> bool:
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise InputError(where, "True or False", repr(value), "Pass a boolean.")
+
+
+def check_bytes(value: object, where: str) -> int:
+    """Return a number of bytes from a number or a text such as ``"4 GB"`` or ``"512 MiB"``."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kMGT]i?)?B?\s*", value)
+        if match:
+            prefix = match[2] or ""
+            base = 1024 if prefix.endswith("i") else 1000
+            return int(float(match[1]) * base ** " kMGT".index(prefix[:1] or " "))
+    elif isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < value < math.inf:
+        return int(value)
+    raise InputError(where, "a number of bytes such as '4 GB'", repr(value), "Pass a size.")

@@ -24,7 +24,7 @@ TILE = 512
 _STRIP = 64
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
-RowArray: TypeAlias = "Floats | sp.csr_array"
+RowArray: TypeAlias = Any  # a dense array of float64, or a csr_array of it
 
 PRODUCT_KERNELS = ("linear", "cosine")  # whose matrix is X Xᵀ: it is never formed
 NAMED_KERNELS = ("rbf", "poly", *PRODUCT_KERNELS)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import numbers
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from distclust.errors import InputError, ModelFormatError
 from distclust.store import Archive, Column, write_archive
 
 if TYPE_CHECKING:
     from distclust.projections.base import Projection
+    from distclust.projections.kernel_pca import KernelPCA
     from distclust.projections.ppca import PPCA
+    from distclust.store.results import ResultsStore
 
 PPCA_KIND = "PPCA"
+KERNEL_PCA_KIND = "KernelPCA"
+MODEL_FILE = "model.distclust"  # of a version in a results store
 
 _PPCA_ARRAYS = (
     "components_",
@@ -27,6 +33,10 @@ _PPCA_ARRAYS = (
 )
 
 
+_KERNEL_PCA_ARRAYS = ("eigenvalues_", "components_", "residuals_", "_row_sums")
+_CSR_ARRAYS = ("data", "indices", "indptr")
+
+
 def save_ppca(model: PPCA, path: str | os.PathLike[str]) -> None:
     """Write a fitted model to one file, complete or not at all."""
     facts = border_facts(model) | {"noise_variance": model.noise_variance_}
@@ -34,7 +44,39 @@ def save_ppca(model: PPCA, path: str | os.PathLike[str]) -> None:
     write_archive(path, PPCA_KIND, facts, arrays)
 
 
-def from_archive(archive: Archive, path: str) -> PPCA:
+def save_kernel_pca(model: KernelPCA, path: str | os.PathLike[str]) -> None:
+    """Write a fitted model to one file, complete or not at all."""
+    write_archive(path, *kernel_pca_to_archive(model))
+
+
+def kernel_pca_to_archive(model: KernelPCA) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return kind, JSON part and arrays of a fitted model."""
+    facts = border_facts(model)
+    if callable(facts["parameters"]["kernel"]):
+        facts["parameters"]["kernel"] = model._kernel.name
+    facts |= {"kernel": dataclasses.asdict(model._kernel), "n_iter": model.n_iter_}
+    facts |= {"seed": model._seed}
+    arrays = {name: getattr(model, name) for name in _KERNEL_PCA_ARRAYS}
+    if sp.issparse(model._rows):
+        arrays |= {f"rows.{name}": getattr(model._rows, name) for name in _CSR_ARRAYS}
+    else:
+        arrays["rows"] = model._rows
+    for name in ("_middle", "objective_path_"):
+        if getattr(model, name, None) is not None:
+            arrays[name] = getattr(model, name)
+    return KERNEL_PCA_KIND, facts, arrays
+
+
+def read_model(results: ResultsStore, version_id: str | None = None) -> Any:
+    """Read the model of a version, or of the current one."""
+    with results.open_version(version_id) as reader:
+        version = reader.version
+        model = from_archive(reader.read_archive(MODEL_FILE), f"{results.url}, {version.id}")
+    model.results_, model.version_ = results.url, version.id
+    return model
+
+
+def from_archive(archive: Archive, path: str) -> Any:
     """Return the fitted model that an archive holds.
 
     Raises
@@ -43,7 +85,8 @@ def from_archive(archive: Archive, path: str) -> PPCA:
         If the archive does not hold a complete model.
     """
     try:
-        return _rebuild_ppca(archive.meta, archive.arrays)
+        rebuild = _rebuild_ppca if archive.kind == PPCA_KIND else _rebuild_kernel_pca
+        return rebuild(archive.meta, archive.arrays)
     except (KeyError, TypeError, ValueError, InputError) as error:
         got = f"{type(error).__name__}: {error}"
         raise ModelFormatError(path, "a complete model", got, "Save it again.") from error
@@ -88,6 +131,38 @@ def _rebuild_ppca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> PPCA:
     wanted = ((n_components, n_features), (n_components, n_features), (n_features,))
     if shapes != wanted or model.explained_variance_.shape != (n_components,):
         raise ValueError(f"arrays of shapes {shapes} for {n_features:,} columns")
+    return model
+
+
+def _rebuild_kernel_pca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> KernelPCA:
+    from distclust.projections.kernel_pca import KernelPCA
+    from distclust.projections.kernels import NAMED_KERNELS, Kernel, find_function
+
+    parameters = dict(facts["parameters"])
+    if parameters["kernel"] not in NAMED_KERNELS:
+        parameters["kernel"] = find_function(parameters["kernel"])
+    model = KernelPCA(**parameters)
+    restore_border(model, facts)
+    model._kernel = Kernel(**facts["kernel"])
+    model._seed, model.n_iter_ = int(facts["seed"]), int(facts["n_iter"])
+    for name in _KERNEL_PCA_ARRAYS:
+        setattr(model, name, arrays[name])
+    model._middle = arrays.get("_middle")
+    if "objective_path_" in arrays:
+        model.objective_path_ = arrays["objective_path_"]
+    n_rows = model.components_.shape[1]
+    shape = (n_rows, model.n_features_in_)
+    if "rows" in arrays:
+        model._rows = arrays["rows"]
+    else:
+        parts = tuple(arrays[f"rows.{name}"] for name in _CSR_ARRAYS)
+        model._rows = sp.csr_array(parts, shape=shape)
+        model._rows.check_format(full_check=True)
+    n_components = len(model.eigenvalues_)
+    found = (model._rows.shape, model.components_.shape, model._row_sums.shape)
+    if found != (shape, (n_components, n_rows), (n_rows,)):
+        raise ValueError(f"arrays of shapes {found}")
+    model._describe()
     return model
 
 

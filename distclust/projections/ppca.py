@@ -107,8 +107,8 @@ class PPCA(Projection):
     With centred X, :math:`M = W^T W + \sigma^2 I` (q x q) and D features, an iteration is
 
     .. math::
-        Z &= X W M^{-1}, \quad C = N \sigma^2 M^{-1} + Z^T Z \quad (5.8) \\
-        W &\leftarrow X^T Z C^{-1} \quad (5.9), \qquad
+        Z &= X W M^{-1}, \qquad C = N \sigma^2 M^{-1} + Z^T Z \\
+        W &\leftarrow X^T Z C^{-1}, \qquad
         \sigma^2 \leftarrow [\|X\|^2 - \mathrm{tr}(W^T X^T Z)] / (D N) \quad (5.10) \\
         W &\leftarrow W (C / N)^{1/2}
 
@@ -212,7 +212,8 @@ class PPCA(Projection):
         return NoiseRule(fixed, floor)
 
     def _keep(self, ascent: Ascent) -> None:
-        axes = ordered_axes(ascent.model)
+        with one_blas_thread:
+            axes = ordered_axes(ascent.model)
         self.components_ = axes.components
         self.explained_variance_ = axes.variances
         self.noise_variance_ = float(ascent.model.noise)
@@ -296,7 +297,8 @@ class PPCA(Projection):
                 f"{n_features:,}: {8e-9 * n_features**2:,.1f} GB",
                 "Use loadings_ and noise_variance_: the covariance is W W^T plus noise.",
             )
-        covariance = self.loadings_ @ self.loadings_.T
+        with one_blas_thread:
+            covariance = self.loadings_ @ self.loadings_.T
         covariance[np.diag_indices_from(covariance)] += self.noise_variance_
         return covariance
 

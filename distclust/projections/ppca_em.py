@@ -187,12 +187,12 @@ class Complete:
         return float(-0.5 * self.n_rows * (total + (self.trace - explained) / model.noise))
 
     def maximise(self, rule: NoiseRule) -> Model:
-        """Return the next model (5.8-5.10), its latent covariance put into the loadings."""
+        """Return the next model, its latent covariance put into the loadings."""
         plain, covariance = self.plain_step(rule)
         return replace(plain, loadings=expanded(plain.loadings, covariance))
 
     def plain_step(self, rule: NoiseRule) -> tuple[Model, Floats]:
-        """Return the next model of plain EM, and the latent covariance C / N it found."""
+        """Return the next model of plain EM (noise: 5.10), and the latent covariance C / N."""
         model = self.model
         inverse = cho_solve(inner_factor(model), np.eye(model.n_components))
         with_latent = self.product @ inverse  # XᵀZ / N
@@ -303,7 +303,8 @@ class Partial:
         """
         sums, q = self.posteriors, self.posteriors.targets.shape[1] - 1
         moments = unpacked(sums.columns, q + 1)
-        both = np.linalg.solve(moments, sums.targets[:, :, None])[:, :, 0]
+        solved = np.linalg.solve(moments, sums.targets[:, :, None])
+        both: Floats = np.asarray(solved[:, :, 0], np.float64)
         residual = self.squares - float(np.sum(both * sums.targets))
         loadings, offset = both[:, :q], both[:, q]
         total = unpacked(sums.latent[None], q + 1)[0]
