@@ -17,6 +17,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_digits, load_iris, load_wine
 from sklearn.decomposition import PCA
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import distclust
 from distclust import PPCA, events
@@ -276,6 +277,17 @@ def test_step__with_gaps_is_em_column_by_column(seed):
         )
 
 
+def test_products__of_sparse_rows_are_those_of_centred_ones(seed):
+    rows = thin(seed)
+    _, _, model = start_of(rows, 2, seed)
+    some = rows[:70]  # their own mean is not the model's
+    centred = some - model.mean
+    expected = centred.T @ (centred @ model.loadings)
+    for form in (some, scipy.sparse.csr_array(some)):
+        found = ppca_blocks.multiply_block(form, 0, model)
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-9)
+
+
 def test_steps__of_both_kinds_agree_where_nothing_is_missing(seed):
     rows = planted(seed)
     survey, rule, here = start_of(rows, 3, seed)
@@ -515,6 +527,21 @@ def test_same__on_a_cluster(name, small_blocks, local_client, monkeypatch):
     np.testing.assert_array_equal(scores, here.score_samples(given_rows))
 
 
+def test_same__products_of_the_driver_have_one_thread(monkeypatch):
+    # Others would add up in another order, and so in other last bits.
+    seen = []
+
+    def spy(*args):
+        seen.extend(lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas")
+        return climb(*args)
+
+    climb = ppca.climb
+    monkeypatch.setattr(ppca, "climb", spy)
+    with threadpool_limits(2, "blas"):
+        PPCA(random_state=0).fit(planted())
+    assert set(seen) == {1}
+
+
 def test_same__from_a_store(tmp_path):
     rows = pd.DataFrame(with_gaps(planted()), columns=[f"c{i}" for i in range(12)])
     place = tmp_path / "rows.zarr"
@@ -550,7 +577,15 @@ def test_sparse__many_features_need_no_square_matrix():
     with pytest.warns(ConstantColumnsWarning):
         model = PPCA(2, tolerance=1e-6, random_state=0).fit(wide)
     assert model.components_.shape == (2, 50_000)
-    with pytest.raises(CapacityError, match=r"at most 10,000 features, got 50,000: 20\.0 GB"):
+    np.testing.assert_allclose(model.components_ @ model.components_.T, np.eye(2), atol=1e-12)
+
+
+def test_covariance__of_too_many_features_is_refused(monkeypatch):
+    model = PPCA(random_state=0).fit(planted())
+    monkeypatch.setattr(ppca, "_COVARIANCE_FEATURES", 12)
+    assert model.get_covariance().shape == (12, 12)
+    monkeypatch.setattr(ppca, "_COVARIANCE_FEATURES", 11)
+    with pytest.raises(CapacityError, match=r"at most 11 features, got 12: .* Use loadings_"):
         model.get_covariance()
 
 
