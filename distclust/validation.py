@@ -71,6 +71,8 @@ def check_bytes(value: object, where: str) -> int:
             prefix = match[2] or ""
             base = 1024 if prefix.endswith("i") else 1000
             return int(float(match[1]) * base ** " kMGT".index(prefix[:1] or " "))
-    elif isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < value < math.inf:
-        return int(value)
+    elif isinstance(value, numbers.Real) and not isinstance(value, bool):
+        size = float(value)
+        if 1 <= size < math.inf:
+            return int(size)
     raise InputError(where, "a number of bytes such as '4 GB'", repr(value), "Pass a size.")

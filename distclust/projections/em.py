@@ -141,14 +141,15 @@ class EM(Plan[EMState]):
 
     def _weights(self, state: EMState) -> Doubles:
         """Return B = Z C⁻¹, of mean 0."""
-        return centred(np.linalg.lstsq(state.moments, state.latent.T, rcond=None)[0].T)
+        weights = np.linalg.lstsq(state.moments, state.latent.T, rcond=None)[0].T
+        return centred(np.asarray(weights, np.float64))
 
     def _step(self, state: EMState, raw_product: Doubles, row_sums: Doubles) -> EMState:
         n, q = state.latent.shape
         weights = self._weights(state)
         product = centred(raw_product)
         gram = weights.T @ product + self.sigma2 * np.eye(q)
-        inverse = np.linalg.pinv((gram + gram.T) / 2.0, hermitian=True)
+        inverse = np.asarray(np.linalg.pinv((gram + gram.T) / 2.0, hermitian=True), np.float64)
         latent = product @ inverse
         moments = n * self.sigma2 * inverse + latent.T @ latent
         objective = state.objective

@@ -35,7 +35,7 @@ from distclust.errors import (
 from distclust.projections.base import Projection
 from distclust.projections.em import EM, EMState
 from distclust.projections.growing import Known, grown
-from distclust.projections.kernels import NAMED_KERNELS, Kernel, RowArray, name_of
+from distclust.projections.kernels import NAMED_KERNELS, Kernel, RowArray, is_sparse, name_of
 from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.landmarks import Landmarks, project_block
 from distclust.projections.shards import KernelProducts, n_shards
@@ -146,6 +146,11 @@ class KernelPCA(Projection):
     noise_variance_: float
     log_likelihood_: float
     n_iter_: int
+    _rows: RowArray
+    _kernel: Kernel
+    _middle: Any
+    _row_sums: Doubles
+    _seed: int
 
     def __init__(
         self,
@@ -306,9 +311,7 @@ class KernelPCA(Projection):
                 values[:n_kept],
                 found.row_sums,
             )
-            self.components_ = np.ascontiguousarray(
-                with_signs(self._known.basis[:, :q]).T
-            )
+            self.components_ = np.ascontiguousarray(with_signs(self._known.basis[:, :q]).T)
         self._row_sums = found.row_sums
         self.eigenvalues_ = values[:q].copy()
         self.residuals_ = found.residuals
@@ -414,9 +417,9 @@ class KernelPCA(Projection):
         return KernelProducts(self._rows, self._kernel, self.dtype, self._middle, n_bytes)
 
     def _fingerprint(self, rows: RowArray) -> str:
-        parts = (rows.data, rows.indices, rows.indptr) if sp.issparse(rows) else (rows,)
-        settings = (self._kernel, self.dtype, self.n_components, self._seed, self.solver)
-        settings += (self.sigma2, self.tolerance, self.max_iter)
+        parts = (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,)
+        method = (self.solver, self.sigma2, self.tolerance, self.max_iter)
+        settings = (self._kernel, self.dtype, self.n_components, self._seed, *method)
         return checksum(*(np.ascontiguousarray(p) for p in parts), repr(settings).encode()).hex()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -434,7 +437,7 @@ class KernelPCA(Projection):
     def _scale(self) -> float:
         """Return the size that eigenvalues could have: N times a value of the kernel."""
         largest = float(np.abs(self._kernel.diagonal(self._rows[:1])).max())
-        return self._rows.shape[0] * max(largest, 1e-300)
+        return float(self._rows.shape[0] * max(largest, 1e-300))
 
     def _tolerance(self) -> float:
         return max(float(self.tolerance), 2e-6 if self.dtype == "float32" else 1e-14)
@@ -547,14 +550,14 @@ def _held(matrix: Matrix, n_components: int, where: str) -> RowArray:
 
 
 def _rows_of(matrix: Matrix) -> RowArray:
-    rows = matrix.read_all()
-    if sp.issparse(rows):
+    rows: Any = matrix.read_all()
+    if is_sparse(rows):
         return sp.csr_array(rows, dtype=np.float64)
     return np.ascontiguousarray(rows, np.float64)
 
 
 def _check_finite(rows: RowArray, where: str, first_row: int = 0) -> None:
-    if sp.issparse(rows):
+    if is_sparse(rows):
         return  # a matrix holds only finite sparse values
     bad = ~np.isfinite(rows).all(axis=1)
     if bad.any():
@@ -572,13 +575,12 @@ def _checked_projection(block: Any, start: int, landmarks: Landmarks) -> Doubles
 
 
 def _middle_of(rows: RowArray, kernel: Kernel) -> Any:
-    if sp.issparse(rows) or not kernel.ignores_shifts:
+    if is_sparse(rows) or not kernel.ignores_shifts:
         return None
     return rows.mean(axis=0)
 
 
 def _stacked(rows: RowArray, more: RowArray) -> RowArray:
-    if sp.issparse(rows) or sp.issparse(more):
+    if is_sparse(rows) or is_sparse(more):
         return sp.csr_array(sp.vstack([sp.csr_array(rows), sp.csr_array(more)]))
     return np.concatenate([rows, more])
-

@@ -124,11 +124,17 @@ def find_function(path: str) -> Callable[..., Any]:
     return function
 
 
+def is_sparse(rows: RowArray) -> bool:
+    """Whether rows are a CSR array."""
+    return bool(sp.issparse(rows))
+
+
 def squared_norms(rows: RowArray) -> Floats:
     """Return ‖x‖² of every row, shape (n_rows,)."""
-    if sp.issparse(rows):
+    if is_sparse(rows):
         return np.asarray(rows.multiply(rows).sum(axis=1)).ravel()
-    return np.einsum("ij,ij->i", rows, rows)
+    norms: Floats = np.einsum("ij,ij->i", rows, rows)
+    return norms
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,9 +183,9 @@ class Preparation:
 
     def tile(self, rows: RowArray) -> Tile:
         """Return at most `TILE` rows as a tile."""
-        if sp.issparse(rows):
-            padded = self._sparse(rows)
-            return Tile(padded, padded, squared_norms(padded), rows.shape[0])
+        if is_sparse(rows):
+            longer = self._sparse(rows)
+            return Tile(longer, longer, squared_norms(longer), rows.shape[0])
         padded = np.zeros((TILE, rows.shape[1]), self.dtype)
         padded[: len(rows)] = self._scaled(rows if self.middle is None else rows - self.middle)
         norms = squared_norms(padded)
@@ -196,13 +202,13 @@ class Preparation:
         """Return the kernel of all rows of one tile with all of another, in `out`."""
         if self.kernel.is_callable:
             return self._call(left, right, out)
-        is_sparse = sp.issparse(left.rows)
-        if is_sparse:
+        sparse = is_sparse(left.rows)
+        if sparse:
             out[:] = (left.rows @ right.facing.T).toarray()
         else:
             np.matmul(left.rows, right.facing.T, out=out)
         if self.kernel.name == "rbf":
-            if is_sparse:
+            if sparse:
                 out *= 2.0
                 out -= left.norms[:, None]
                 out -= right.norms

@@ -21,6 +21,7 @@ from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, Row
 
 Doubles = npt.NDArray[np.float64]
 
+_SLAB = 32  # tiles
 _AUTO_SHARE = 0.5  # of a worker's memory limit, or of what is free in this process
 
 
@@ -132,8 +133,7 @@ class Workplace:
         self._preparation = Preparation(role.kernel, role.dtype, role.middle)
         self._rows = self._preparation.tiles(role.rows)
         self._tiles: dict[tuple[int, int], Floats] = {}
-        self._budget = tile_budget
-        self._used = 0
+        self._memory = _TileMemory(self._preparation.dtype, tile_budget)
         self._lock = threading.Lock()
         self._block: tuple[Product, list[Floats]] | None = None
         self._inner: tuple[Product, Any] | None = None
@@ -154,10 +154,12 @@ class Workplace:
         )
         if (old.kernel, old.dtype) != (new.kernel, new.dtype):
             return
+        self._memory = previous._memory
         for (j, i), tile in previous._tiles.items():
-            if j < n_same and i < n_same and self._used + tile.nbytes <= self._budget:
+            if j < n_same and i < n_same:
                 self._tiles[j, i] = tile
-                self._used += tile.nbytes
+            else:
+                self._memory.give_back(tile)
         previous._tiles = {}
 
     def multiply(self, member: int, order: Product) -> Doubles:
@@ -210,13 +212,10 @@ class Workplace:
         kept = self._tiles.get((j, i))
         if kept is not None:
             return kept
-        size = TILE * TILE * self._preparation.dtype.itemsize
-        with self._lock:
-            is_kept = self._used + size <= self._budget
-            self._used += size if is_kept else 0
-        out = np.empty((TILE, TILE), self._preparation.dtype) if is_kept else self._spare()
+        memory = self._memory.take()
+        out = self._spare() if memory is None else memory
         values = self._preparation.values(self._rows[j], right, out)
-        if is_kept:
+        if memory is not None:
             self._tiles[j, i] = values
         return values
 
@@ -227,6 +226,34 @@ class Workplace:
             spare = self._scratch.tile = np.empty((TILE, TILE), self._preparation.dtype)
         found: Floats = spare
         return found
+
+
+class _TileMemory:
+    """Memory for tiles within a budget, taken in slabs: large ones come in large pages.
+
+    A tile at a time would have the system clear half a thousand small pages for each, which
+    takes longer than to evaluate the kernel.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], budget: float) -> None:
+        self._dtype = dtype
+        self._left = int(budget // (TILE * TILE * dtype.itemsize))
+        self._free: list[Floats] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> Floats | None:
+        """Return memory of a tile, or None if the budget is used up."""
+        with self._lock:
+            if not self._free and self._left > 0:
+                n = min(self._left, _SLAB)
+                self._left -= n
+                self._free = list(np.empty((n, TILE, TILE), self._dtype))[::-1]
+            return self._free.pop() if self._free else None
+
+    def give_back(self, tile: Floats) -> None:
+        """Let the memory of a tile be used again."""
+        with self._lock:
+            self._free.append(tile)
 
 
 def _equal(a: Any, b: Any) -> bool:

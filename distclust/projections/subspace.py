@@ -17,7 +17,8 @@ _WORST_CONDITION = 1e7  # beyond it a Cholesky factor of the Gram matrix loses h
 
 def centred(block: Doubles) -> Doubles:
     """Return H Z: the block without its column means (4.3)."""
-    return block - block.mean(axis=0)
+    found: Doubles = block - block.mean(axis=0)
+    return found
 
 
 def orthonormal(block: Doubles, basis: Doubles | None = None) -> Doubles:
