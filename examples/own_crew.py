@@ -25,7 +25,7 @@ class Metropolis(Role[Walkers]):  # what a member does, wherever it is
     state_type = Walkers
 
     def begin(self, member):
-        return Walkers(np.zeros(50_000), np.random.default_rng([0, member]))
+        return Walkers(np.zeros(20_000), np.random.default_rng([0, member]))
 
     def advance(self, place, member, state, step):  # the next state, and a report
         x, rng = state.x, state.rng
@@ -71,6 +71,6 @@ if __name__ == "__main__":  # worker processes import this file
     with tempfile.TemporaryDirectory() as folder, distclust.connect("local", workers=2) as session:
         sample(100, Vault.at(folder, "walk", "seed 0"))  # as if it had been stopped here
         victim = next(iter(session.client.run(os.getpid).values()))
-        threading.Timer(0.5, os.kill, (victim, signal.SIGKILL)).start()
+        threading.Timer(0.4, os.kill, (victim, signal.SIGKILL)).start()
         there = sample(300, Vault.at(folder, "walk", "seed 0"))  # goes on from sweep 100
     print("the same bits:", here == there)
