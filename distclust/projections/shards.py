@@ -147,16 +147,16 @@ class Workplace:
     def take_over(self, previous: Workplace) -> None:
         """Keep the tiles of another role between rows that are whole tiles in both."""
         old, new = previous._role, self._role
-        n_same = sum(
-            1
-            for a, b in zip(previous._rows, self._rows, strict=False)
+        same = {
+            i
+            for i, (a, b) in enumerate(zip(previous._rows, self._rows, strict=False))
             if a.n == b.n == TILE and _equal(a.rows, b.rows)
-        )
+        }
         if (old.kernel, old.dtype) != (new.kernel, new.dtype):
             return
         self._memory = previous._memory
         for (j, i), tile in previous._tiles.items():
-            if j < n_same and i < n_same:
+            if j in same and i in same:
                 self._tiles[j, i] = tile
             else:
                 self._memory.give_back(tile)
@@ -257,6 +257,8 @@ class _TileMemory:
 
 
 def _equal(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
     if hasattr(a, "indptr"):
         return bool(
             np.array_equal(a.indptr, b.indptr)
