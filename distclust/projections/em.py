@@ -1,12 +1,15 @@
 """Kernel PCA by EM, step by step as published (Algorithm 5.1; spec 4.1, 4.2).
 
-With B = Z C⁻¹ a round computes K̂B; then
+With B = Z C⁻¹ and K̂B from a round,
 
     G = Bᵀ K̂ B + σ² I,    Z ← K̂ B G⁻¹,    C ← N σ² G⁻¹ + Zᵀ Z.
 
 Whatever σ² is, the span of Z is that of K̂ᵗ Z₀: EM is subspace iteration, and the angle to the
 truth shrinks by λ_{q+1}/λ_q a step. Only the scale of Z depends on σ², and it settles much
 later; so the end is judged, and the result taken, by Rayleigh-Ritz on the span.
+
+A round multiplies an orthonormal basis Q of B = Q R: columns of B that are lost in rounding
+(λ ≤ N σ² drives them to zero; the matrix may have no more directions) do no harm then.
 """
 
 from __future__ import annotations
@@ -16,15 +19,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import scipy.linalg
 
 from distclust import events
 from distclust.engine import Plan, one_blas_thread
+from distclust.projections.forecast import expected_rounds
 from distclust.projections.krylov import Subspace
 from distclust.projections.shards import Product
-from distclust.projections.subspace import centred, ritz
+from distclust.projections.subspace import centred, orthonormal, ritz
 
 Doubles = npt.NDArray[np.float64]
+
+STAGE = "EM steps"  # in progress events
 
 _ROUNDING = 1e-15
 
@@ -109,14 +114,15 @@ class EM(Plan[EMState]):
 
     def begin(self) -> EMState:
         """Return the first state."""
+        events.emit(STAGE, self.start.n_products)
         return self.start
 
     def order(self, state: EMState) -> Product | None:
-        """Return the product K̂ B of the next step, or None at the end."""
+        """Return the product K Q of the next step, or None at the end."""
         if self.is_converged(state) or state.n_products >= self.max_iter:
             return None
         with one_blas_thread:
-            block = self._weights(state)
+            block = orthonormal(_weights(state))
         if len(state.row_sums) == 0:
             block = np.column_stack([block, np.ones(len(block))])
         return Product(block)
@@ -135,19 +141,23 @@ class EM(Plan[EMState]):
             if len(row_sums) == 0:
                 row_sums, product = product[:, -1].copy(), product[:, :-1]
             found = self._step(state, product, row_sums)
-        worst = float(found.residuals.max() / max(found.values[0], _ROUNDING * self.scale))
-        events.emit("EM steps", found.n_products, residual=worst)
+        before, worst = self._worst(state), self._worst(found)
+        goal = worst if self.is_converged(found) else self.tolerance
+        total = expected_rounds(found.n_products, before, worst, goal, self.max_iter)
+        events.emit(STAGE, found.n_products, total, residual=worst)
         return found
 
-    def _weights(self, state: EMState) -> Doubles:
-        """Return B = Z C⁻¹, of mean 0."""
-        weights = np.linalg.lstsq(state.moments, state.latent.T, rcond=None)[0].T
-        return centred(np.asarray(weights, np.float64))
+    def _worst(self, state: EMState) -> float:
+        """Return the largest residual in parts of the largest Ritz value."""
+        if len(state.values) == 0:
+            return np.inf
+        return float(state.residuals.max() / max(state.values[0], _ROUNDING * self.scale))
 
     def _step(self, state: EMState, raw_product: Doubles, row_sums: Doubles) -> EMState:
         n, q = state.latent.shape
-        weights = self._weights(state)
-        product = centred(raw_product)
+        weights = _weights(state)
+        basis, multiplied = orthonormal(weights), centred(raw_product)
+        product = multiplied @ (basis.T @ weights)
         gram = weights.T @ product + self.sigma2 * np.eye(q)
         inverse = np.asarray(np.linalg.pinv((gram + gram.T) / 2.0, hermitian=True), np.float64)
         latent = product @ inverse
@@ -156,15 +166,13 @@ class EM(Plan[EMState]):
         if self.sigma2 > 0:
             value = _objective(gram, product, inverse, self.sigma2)
             objective = np.append(objective, value)
-        basis, factor = np.linalg.qr(weights)
-        multiplied = scipy.linalg.solve_triangular(factor.T, raw_product.T, lower=True).T
-        values, vectors = ritz(basis.T @ centred(multiplied))
-        residual = centred(multiplied) @ vectors - (basis @ vectors) * values
+        values, vectors = ritz(basis.T @ multiplied)
+        residual = multiplied @ vectors - (basis @ vectors) * values
         return EMState(
             latent,
             moments,
             basis,
-            np.ascontiguousarray(multiplied),
+            np.ascontiguousarray(raw_product),
             row_sums,
             values,
             vectors,
@@ -172,6 +180,12 @@ class EM(Plan[EMState]):
             objective,
             state.n_products + 1,
         )
+
+
+def _weights(state: EMState) -> Doubles:
+    """Return B = Z C⁻¹, of mean 0."""
+    weights = np.linalg.lstsq(state.moments, state.latent.T, rcond=None)[0].T
+    return centred(np.asarray(weights, np.float64))
 
 
 def _objective(gram: Doubles, product: Doubles, inverse: Doubles, sigma2: float) -> float:
