@@ -18,10 +18,13 @@ import numpy.typing as npt
 
 from distclust import events
 from distclust.engine import Plan, one_blas_thread
+from distclust.projections.forecast import expected_rounds
 from distclust.projections.shards import Product
 from distclust.projections.subspace import centred, orthonormal, ritz
 
 Doubles = npt.NDArray[np.float64]
+
+STAGE = "kernel products"  # in progress events
 
 _WIDEST = 12  # blocks of a basis before it is thinned out
 _KEPT = 3  # blocks that stay then
@@ -98,6 +101,7 @@ class Krylov(Plan[Subspace]):
 
     def begin(self) -> Subspace:
         """Return the first state."""
+        events.emit(STAGE, self.start.n_products)
         return self.start
 
     def order(self, state: Subspace) -> Product | None:
@@ -135,9 +139,19 @@ class Krylov(Plan[Subspace]):
                 n_products=state.n_products + 1,
             )
             state = self.project(state)
-        worst = float(state.residuals.max() / max(state.values[0], _ROUNDING * self.scale))
-        events.emit("kernel products", state.n_products, residual=worst)
+        worst, n_done = self._worst(state), state.n_products
+        goal = worst if self.is_converged(state) else self.tolerance
+        # Since the start: from one product to the next the fall is uneven.
+        earlier, n_since = self._worst(self.start), n_done - self.start.n_products
+        total = expected_rounds(n_done, worst, goal, earlier, n_since, self.max_iter)
+        events.emit(STAGE, n_done, total, residual=worst)
         return state
+
+    def _worst(self, state: Subspace) -> float:
+        """Return the largest residual in parts of the largest Ritz value; at first about 1."""
+        if len(state.values) == 0:
+            return 1.0
+        return float(state.residuals.max() / max(state.values[0], _ROUNDING * self.scale))
 
     def project(self, state: Subspace) -> Subspace:
         """Do Rayleigh-Ritz on the basis, and find the next block."""
