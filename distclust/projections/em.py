@@ -143,7 +143,7 @@ class EM(Plan[EMState]):
             found = self._step(state, product, row_sums)
         before, worst = self._worst(state), self._worst(found)
         goal = worst if self.is_converged(found) else self.tolerance
-        total = expected_rounds(found.n_products, before, worst, goal, self.max_iter)
+        total = expected_rounds(found.n_products, worst, goal, before, 1, self.max_iter)
         events.emit(STAGE, found.n_products, total, residual=worst)
         return found
 

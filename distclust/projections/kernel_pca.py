@@ -37,7 +37,7 @@ from distclust.projections.em import EM, EMState
 from distclust.projections.growing import Known, grown
 from distclust.projections.kernels import NAMED_KERNELS, Kernel, RowArray, is_sparse, name_of
 from distclust.projections.krylov import Krylov, Subspace, block_width
-from distclust.projections.landmarks import Landmarks, project_block
+from distclust.projections.landmarks import Landmarks, in_layout_of, project_block
 from distclust.projections.shards import KernelProducts, n_shards
 from distclust.projections.subspace import centred, orthonormal, ritz, with_signs
 from distclust.seeding import check_seed, generator
@@ -51,6 +51,7 @@ _KEPT_FOR_GROWTH = 5  # Ritz vectors a component, from which longer data start
 _ONLINE_ROWS = 512  # new rows that are taken in at a time
 _SHARE_OF_MEMORY = 0.8
 _ZERO = 1e-12  # of the largest eigenvalue: below it a component has no direction
+_ROUNDING = 1e-15  # of the size that eigenvalues could have
 _NEGATIVE = 1e-8  # of the largest eigenvalue: rounding makes smaller negative ones
 
 
@@ -150,6 +151,7 @@ class KernelPCA(Projection):
     _kernel: Kernel
     _middle: Any
     _row_sums: Doubles
+    _known: Known
     _seed: int
 
     def __init__(
@@ -250,12 +252,10 @@ class KernelPCA(Projection):
         added = _rows_of(self._new_rows(X, "partial_fit"))
         _check_finite(added, where)
         self._check_parameters((len(self._row_sums), self.n_features_in_), where)
-        known = self._known_directions()
+        self._check_same_components(where)
         starts = range(0, added.shape[0], _ONLINE_ROWS if online else max(added.shape[0], 1))
         for start in starts:
-            part = added[start : start + starts.step]
-            self._rows = _stacked(self._rows, part)
-            known = self._grow(known, online=online)
+            self._grow(added[start : start + starts.step], online=online)
         return self
 
     def _fit_rows(self, rows: RowArray, vault: Vault | None) -> None:
@@ -282,18 +282,26 @@ class KernelPCA(Projection):
         self.objective_path_ = state.objective
         return state.as_subspace()
 
-    def _grow(self, known: Known, *, online: bool) -> Known:
+    def _grow(self, added: RowArray, *, online: bool) -> None:
+        before = self._rows
+        self._rows = _stacked(before, added)
+        try:
+            found = self._grown(online=online)
+        except BaseException:
+            self._rows = before  # the model is what it was, and may be given the rows again
+            raise
+        self._keep(found, is_final=not online)
+
+    def _grown(self, *, online: bool) -> Subspace:
         n_rows = self._rows.shape[0]
         with self._working_crew(self._role(), None) as crew:
-            start = grown(crew, known, n_rows, self.n_components, online=online)
+            start = grown(crew, self._known, n_rows, self.n_components, online=online)
             plan = self._krylov(start)
             if online:
                 plan = replace(plan, max_iter=0)
             with one_blas_thread:
                 start = plan.project(start)
-            found = crew.follow(replace(plan, start=start))
-        self._keep(found, is_final=not online)
-        return self._known_directions()
+            return crew.follow(replace(plan, start=start))
 
     def _krylov(self, start: Subspace) -> Krylov:
         scale = self._scale()
@@ -305,20 +313,19 @@ class KernelPCA(Projection):
             values, vectors = ritz(found.basis.T @ found.product)
             n_kept = min(_KEPT_FOR_GROWTH * self.n_components, len(values))
             q = self.n_components
-            self._known = Known(
-                found.basis @ vectors[:, :n_kept],
-                found.product @ vectors[:, :n_kept],
-                values[:n_kept],
-                found.row_sums,
-            )
-            self.components_ = np.ascontiguousarray(with_signs(self._known.basis[:, :q]).T)
+            basis = found.basis @ vectors[:, :n_kept]
+            signs = np.where((with_signs(basis) == basis).all(axis=0), 1.0, -1.0)
+            product = found.product @ vectors[:, :n_kept]
+            known = Known(basis * signs, product * signs, values[:n_kept], found.row_sums)
+            self.components_ = np.ascontiguousarray(known.basis[:, :q].T)
+        self._known = known
         self._row_sums = found.row_sums
         self.eigenvalues_ = values[:q].copy()
         self.residuals_ = found.residuals
         self.n_iter_ = found.n_products
         self._describe()
         lowest = float(values[-1])
-        if lowest < -_NEGATIVE * max(abs(values[0]), 1e-300):
+        if lowest < -max(_NEGATIVE * abs(values[0]), _ROUNDING * self._scale()):
             warnings.warn(
                 f"The kernel has negative eigenvalues, down to {lowest:.6g} (the largest is "
                 f"{values[0]:.6g}): it is no product of features. Components with negative "
@@ -327,13 +334,20 @@ class KernelPCA(Projection):
                 stacklevel=4,
             )
         allowed = self._tolerance() * max(float(values[0]), 0.0)
-        if is_final and self.residuals_.max() > max(allowed, 1e-15 * self._scale()):
+        if is_final and self.residuals_.max() > max(allowed, _ROUNDING * self._scale()):
             warnings.warn(
                 f"Residuals are up to {self.residuals_.max():.3g} after {self.n_iter_} products; "
-                f"{allowed:.3g} was asked for. Raise max_iter or the tolerance.",
+                f"{allowed:.3g} was asked for. {self._remedy()}",
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+    def _remedy(self) -> str:
+        hint = "Raise max_iter or the tolerance."
+        if self.solver == "em" and self.sigma2 > 0:
+            least = len(self._row_sums) * float(self.sigma2)
+            hint += f" EM drives components below N sigma2 = {least:.3g} to zero."
+        return hint
 
     def _describe(self) -> None:
         """Set what follows from eigenvalues and row sums: noise, likelihood, weights."""
@@ -349,16 +363,21 @@ class KernelPCA(Projection):
         self._landmarks = self._make_landmarks()
 
     def _make_landmarks(self) -> Landmarks:
-        values = self.eigenvalues_
-        has_direction = values > _ZERO * max(float(values[0]), 1e-300)
-        scale = np.where(has_direction, np.sqrt(np.where(has_direction, values, 1.0)), np.inf)
-        weights = self.components_.T / scale
+        lengths = self._lengths()
+        weights = self.components_.T / np.where(lengths > 0, lengths, np.inf)
         means = self._row_sums / len(self._row_sums)
         return Landmarks(self._rows, weights, means, self._kernel, self.dtype, self._middle)
 
     def _coordinates(self) -> Doubles:
-        scores: Doubles = self.components_.T * np.sqrt(np.maximum(self.eigenvalues_, 0.0))
+        scores: Doubles = self.components_.T * self._lengths()
         return scores
+
+    def _lengths(self) -> Doubles:
+        """Return the square roots of the eigenvalues; 0 for those that are zero or below."""
+        values = self.eigenvalues_
+        has_direction = values > _ZERO * max(float(values[0]), 1e-300)
+        lengths: Doubles = np.sqrt(np.where(has_direction, values, 0.0))
+        return lengths
 
     # ---- projecting -----------------------------------------------------------------------
 
@@ -442,15 +461,6 @@ class KernelPCA(Projection):
     def _tolerance(self) -> float:
         return max(float(self.tolerance), 2e-6 if self.dtype == "float32" else 1e-14)
 
-    def _known_directions(self) -> Known:
-        """Return what is known for growth; of a model that was loaded, its components."""
-        kept: Known | None = self.__dict__.get("_known")
-        if kept is not None:
-            return kept
-        basis = np.ascontiguousarray(self.components_.T)
-        means = self._row_sums @ basis / len(basis)
-        return Known(basis, basis * self.eigenvalues_ + means, self.eigenvalues_, self._row_sums)
-
     def _resolved_kernel(self, n_features: int, where: str) -> Kernel:
         name = self.kernel
         if callable(name):
@@ -481,6 +491,11 @@ class KernelPCA(Projection):
         check_integer(self.max_iter, f"{where}: max_iter", at_least=1)
         if self.memory_budget != "auto":
             check_bytes(self.memory_budget, f"{where}: memory_budget")
+
+    def _check_same_components(self, where: str) -> None:
+        if self.n_components != len(self.eigenvalues_):
+            expected = f"n_components={len(self.eigenvalues_)}, as fitted"
+            raise InputError(where, expected, self.n_components, "Fit all rows again.")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -581,6 +596,7 @@ def _middle_of(rows: RowArray, kernel: Kernel) -> Any:
 
 
 def _stacked(rows: RowArray, more: RowArray) -> RowArray:
-    if is_sparse(rows) or is_sparse(more):
-        return sp.csr_array(sp.vstack([sp.csr_array(rows), sp.csr_array(more)]))
+    more = in_layout_of(rows, more)
+    if is_sparse(rows):
+        return sp.csr_array(sp.vstack([rows, more]))
     return np.concatenate([rows, more])

@@ -10,8 +10,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
-from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, RowArray, Tile
+from distclust.projections.kernels import (
+    TILE,
+    Floats,
+    Kernel,
+    Preparation,
+    RowArray,
+    Tile,
+    is_sparse,
+)
 from distclust.store import Block
 
 Doubles = npt.NDArray[np.float64]
@@ -54,6 +63,7 @@ class Landmarks:
     def project(self, rows: RowArray) -> Doubles:
         """Return the coordinates of new rows, shape (n_rows, n_components)."""
         self._prepare()
+        rows = in_layout_of(self._arguments[0], rows)
         parts = [self._project_tile(tile) for tile in self._preparation.tiles(rows)]
         return np.concatenate(parts)
 
@@ -82,6 +92,13 @@ class Landmarks:
         for known, weights in zip(self._tiles, self._weights, strict=True):
             total += weights @ self._preparation.values(known, tile, values)
         return np.ascontiguousarray(total[:, : tile.n].T) - self._offset
+
+
+def in_layout_of(known: RowArray, rows: RowArray) -> RowArray:
+    """Return rows as known ones are, dense or CSR: tiles of both are multiplied."""
+    if is_sparse(known) == is_sparse(rows):
+        return rows
+    return sp.csr_array(rows) if is_sparse(known) else rows.toarray()
 
 
 def project_block(block: Block, start: int, landmarks: Landmarks) -> Doubles:

@@ -57,6 +57,7 @@ def kernel_pca_to_archive(model: KernelPCA) -> tuple[str, dict[str, Any], dict[s
     facts |= {"kernel": dataclasses.asdict(model._kernel), "n_iter": model.n_iter_}
     facts |= {"seed": model._seed}
     arrays = {name: getattr(model, name) for name in _KERNEL_PCA_ARRAYS}
+    arrays["product"] = model._known.product[:, : len(model.eigenvalues_)]
     if sp.issparse(model._rows):
         arrays |= {f"rows.{name}": getattr(model._rows, name) for name in _CSR_ARRAYS}
     else:
@@ -135,6 +136,7 @@ def _rebuild_ppca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> PPCA:
 
 
 def _rebuild_kernel_pca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> KernelPCA:
+    from distclust.projections.growing import Known
     from distclust.projections.kernel_pca import KernelPCA
     from distclust.projections.kernels import NAMED_KERNELS, Kernel, find_function
 
@@ -159,9 +161,11 @@ def _rebuild_kernel_pca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> 
         model._rows = sp.csr_array(parts, shape=shape)
         model._rows.check_format(full_check=True)
     n_components = len(model.eigenvalues_)
-    found = (model._rows.shape, model.components_.shape, model._row_sums.shape)
-    if found != (shape, (n_components, n_rows), (n_rows,)):
+    basis, product = np.ascontiguousarray(model.components_.T), arrays["product"]
+    found = (model._rows.shape, basis.shape, product.shape, model._row_sums.shape)
+    if found != (shape, (n_rows, n_components), (n_rows, n_components), (n_rows,)):
         raise ValueError(f"arrays of shapes {found}")
+    model._known = Known(basis, product, model.eigenvalues_, model._row_sums)
     model._describe()
     return model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from distclust.engine import Vault
@@ -17,6 +18,7 @@ from distclust.projections.persistence import (
 )
 from distclust.store import Matrix
 from distclust.store.results import ResultsStore
+from distclust.store.sealed import plain
 from distclust.store.unfinished import begin_or_resume
 
 if TYPE_CHECKING:
@@ -37,6 +39,8 @@ def fit_beside(
 ) -> None:
     """Fit `model`, saving its state in a results store, and publish it there."""
     store = ResultsStore(results)
+    if model.random_state is None and not fresh:
+        model._seed = _begun_seed(store, _identity(model, matrix, rows)) or model._seed
     identity = _identity(model, matrix, rows)
     draft = begin_or_resume(store, identity, fresh=fresh, where=where, alike=("kind",))
     with draft:
@@ -73,6 +77,15 @@ def _identity(model: KernelPCA, matrix: Matrix, rows: RowArray) -> dict[str, Any
         "seed": model._seed,
         "input_fingerprint": getattr(matrix, "fingerprint", None) or model._fingerprint(rows),
     }
+
+
+def _begun_seed(store: ResultsStore, identity: Mapping[str, Any]) -> int | None:
+    """Return the seed that an unfinished fit of the same rows drew, if there is one."""
+    ours = {k: v for k, v in plain(dict(identity)).items() if k != "seed"}
+    for begun in store.unfinished().values():
+        if {name: begun.get(name) for name in ours} == ours:
+            return int(begun["seed"])
+    return None
 
 
 def _metrics(model: KernelPCA) -> dict[str, Any]:
