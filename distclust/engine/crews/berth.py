@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
@@ -146,6 +146,14 @@ class Post:
     keep: tuple[int, ...] = ()
 
 
+class Start(NamedTuple):
+    """A member that is to go on: from where, and under which incarnation it is saved then."""
+
+    member: int
+    position: int
+    incarnation: int
+
+
 class NoWholeCheckpoint(StoreError):
     """A member cannot go on: nothing that was saved of it is whole and recent enough."""
 
@@ -165,7 +173,6 @@ class _Member:
     stands: tuple[_Stand, ...]
     incarnation: int
     saved: int | None = None  # position of its last checkpoint
-    pinned: int | None = None  # a position whose checkpoint stays, whatever is saved later
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -205,7 +212,7 @@ class Berth:
 
     def advance(
         self,
-        starts: Sequence[tuple[int, int]],
+        starts: Sequence[Start],
         orders: Sequence[Any],
         *,
         save: bool,
@@ -216,7 +223,7 @@ class Berth:
         Parameters
         ----------
         starts
-            Members and the positions that they are at.
+            The members and where they are.
         orders
             What they are to do.
         save
@@ -230,19 +237,19 @@ class Berth:
         """
         problems: list[str] = []
 
-        def work(start: tuple[int, int]) -> Any:
-            member, position = start
-            found = self._member(member)
+        def work(start: Start) -> Any:
+            found = self._member(start.member)
             with found.lock:
-                self._carry_out(member, found, position, orders)
+                self._carry_out(start, found, orders)
                 if save:
-                    problems.extend(self._try_save(member, found, found.now.position, keep))
+                    at = start._replace(position=found.now.position)
+                    problems.extend(self._try_save(at, found, keep))
                 return found.now.report
 
         reports = thread_map(work, starts, self.threads)
         return reports, problems[0] if problems else None
 
-    def save(self, wanted: Mapping[int, tuple[int, int]], keep: Collection[int] = ()) -> str | None:
+    def save(self, wanted: Sequence[Start], keep: Collection[int] = ()) -> str | None:
         """Save members as they were at a position: now, or one call earlier.
 
         Members in the midst of an order are saved as they were before it.
@@ -250,17 +257,14 @@ class Berth:
         Parameters
         ----------
         wanted
-            For each member the position and the incarnation under which it is saved, a new
-            one: the present one may have saved a later position already.
+            The members and positions, under an incarnation that is new: calls that are still
+            under way may save a later position under theirs.
         keep
             Positions whose checkpoints stay.
         """
         problems: list[str] = []
-        for member, (position, incarnation) in wanted.items():
-            found = self._member(member)
-            found.incarnation = max(found.incarnation, incarnation)
-            found.pinned = position
-            problems.extend(self._try_save(member, found, position, keep))
+        for at in wanted:
+            problems.extend(self._try_save(at, self._member(at.member), keep))
         return problems[0] if problems else None
 
     def drop(self, members: Sequence[int]) -> None:
@@ -283,38 +287,35 @@ class Berth:
             if (found := self._members.get(number)) is not None
         ]
 
-    def _carry_out(self, member: int, found: _Member, position: int, orders: Sequence[Any]) -> None:
+    def _carry_out(self, start: Start, found: _Member, orders: Sequence[Any]) -> None:
         assert self._role is not None
         before = found.now
-        if before.position == position + len(orders):
+        if before.position == start.position + len(orders):
             return  # asked before: its report is still here
-        if before.position != position:
-            expected = f"position {position}"
-            raise InputError(f"member {member}", expected, before.position, "This is a defect.")
+        if before.position != start.position:
+            where, expected = f"member {start.member}", f"position {start.position}"
+            raise InputError(where, expected, before.position, "This is a defect.")
         state, report = before.state, None
         for order in orders:
             mine = with_own_generators(state)
-            state, report = self._role.advance(self._place, member, mine, order)
+            state, report = self._role.advance(self._place, start.member, mine, order)
             state = as_restored(state)
-        found.stands = (_Stand(position + len(orders), state, report), before)
+        found.stands = (_Stand(start.position + len(orders), state, report), before)
 
-    def _try_save(
-        self, member: int, found: _Member, position: int, keep: Collection[int]
-    ) -> list[str]:
+    def _try_save(self, at: Start, found: _Member, keep: Collection[int]) -> list[str]:
         """Save a member; a full or read-only disk is a note, not the end of the work."""
         if self._vault is None:
             return []
-        state = next((at.state for at in found.stands if at.position == position), None)
+        state = next((s.state for s in found.stands if s.position == at.position), None)
         if state is None:
-            return [f"member {member} is no longer at position {position}"]
-        kept = [*keep] if found.pinned is None else [*keep, found.pinned]
+            return [f"member {at.member} is no longer at position {at.position}"]
         try:
-            self._vault.save(part_of(member), position, found.incarnation, state, kept)
+            self._vault.save(part_of(at.member), at.position, at.incarnation, state, keep)
         except ConflictError:
             raise  # somebody else goes on with this member
         except OSError as error:
             return [f"{error.strerror or error} ({error.filename or self._vault.objects.url})"]
-        found.saved = position
+        found.saved = at.position
         return []
 
     def _restored(self, post: Post, notes: list[str]) -> _Member:
@@ -322,16 +323,17 @@ class Berth:
         found = self._read(post, notes)
         if found is None:
             if post.oldest > 0:
-                raise self._nothing_whole(post)
+                raise self._nothing_whole(post, notes)
             begun = as_restored(self._role.begin(post.member))
             found = _Member((_Stand(0, begun),), post.incarnation)
         if post.is_restart and self._vault is not None:
             # From here on nothing that an earlier incarnation saves counts any more.
-            notes += self._try_save(post.member, found, found.now.position, post.keep)
+            at = Start(post.member, found.now.position, post.incarnation)
+            notes += self._try_save(at, found, post.keep)
         return found
 
     def _read(self, post: Post, notes: list[str]) -> _Member | None:
-        if self._vault is None or self._role is None:
+        if self._vault is None or self._role is None or post.newest == 0:
             return None
         problems: list[StoreError] = []
         saves = self._vault.checkpoints(part_of(post.member)).newest_first(problems)
@@ -346,7 +348,7 @@ class Berth:
         notes += [f"A damaged checkpoint is passed over. {error}" for error in problems]
         return None
 
-    def _nothing_whole(self, post: Post) -> NoWholeCheckpoint:
+    def _nothing_whole(self, post: Post, notes: list[str]) -> NoWholeCheckpoint:
         assert self._role is not None
         where = self._role.label(post.member)
         if self._vault is not None:
@@ -354,7 +356,8 @@ class Berth:
         expected = f"a whole checkpoint of position {post.oldest}"
         if post.newest > post.oldest:
             expected += f" to {post.newest}"
-        return NoWholeCheckpoint(where, expected, "none", "Start over with fresh=True (--fresh).")
+        found = " ".join(notes) or "none"
+        return NoWholeCheckpoint(where, expected, found, "Start over with fresh=True (--fresh).")
 
     def _member(self, member: int) -> _Member:
         try:

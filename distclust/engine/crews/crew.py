@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Self, TypeVar
 
-from distclust.engine.crews.berth import NoWholeCheckpoint, Post, Vault
+from distclust.engine.crews.berth import NoWholeCheckpoint, Post, Start, Vault
 from distclust.engine.crews.hands import Answer, Hands, Lost
 from distclust.engine.crews.in_process import LocalHands
 from distclust.engine.crews.role import Plan, Role
@@ -350,7 +350,7 @@ class Crew:
                 wants_save |= berth in self._hands.draining()
                 if wants_save:
                     saved_at[first.number] = (end, time.monotonic())
-            starts = [(number, first.position) for number in numbers]
+            starts = [self._at(self._members[number], first.position) for number in numbers]
             orders = [order_at(i) for i in range(first.position, end)]
             call = _Call("advance", berth, tuple(numbers), end, wants_save)
             keep = () if save is None else (self._saved[-1],)
@@ -420,6 +420,9 @@ class Crew:
             is_restart=member.restarts + member.moves > 0,
             keep=() if self._is_free else tuple(self._saved),
         )
+
+    def _at(self, member: _Member, position: int) -> Start:
+        return Start(member.number, position, self._incarnation(member))
 
     def _incarnation(self, member: _Member) -> int:
         base = self._vault.incarnation if self._vault else 1
@@ -533,17 +536,16 @@ class Crew:
         """Save members that go on independently, as far as their reports came."""
         self._is_free = False
         if self._vault is not None:
-            found = [m for m in self._members if self._is_home(m) and m.position != m.saved]
-            wanted = {member.number: member.position for member in found}
+            wanted = {m.number: m.position for m in self._members if self._is_home(m)}
             self._finish_saving(wanted, time.monotonic() + _LAST_SAVE_SECONDS)
 
     def _finish_saving(self, positions: dict[int, int], end: float) -> bool:
         """Have members saved as they were at these positions; wait, but not for ever."""
-        by_berth: dict[str | None, dict[int, tuple[int, int]]] = defaultdict(dict)
+        by_berth: dict[str | None, list[Start]] = defaultdict(list)
         for number, position in positions.items():
             member = self._members[number]
-            member.moves += 1  # it may have saved a later position under the present one
-            by_berth[member.berth][number] = position, self._incarnation(member)
+            member.moves += 1  # under the present one it may have saved a later position
+            by_berth[member.berth].append(self._at(member, position))
         waiting = set()
         for berth, wanted in by_berth.items():
             if berth is None:
@@ -567,16 +569,21 @@ class Crew:
         if self._vault is None or self.position:
             return _Led(self.position, as_restored(plan.begin()))
         problems: list[StoreError] = []
+        is_damaged = False
         for saved in self._vault.checkpoints(_PLAN).newest_first(problems):
             state: State = self._vault.restore(plan.state_type, saved)
             self._warn_of(problems)
             try:
                 self._return_to(saved.step)
             except NoWholeCheckpoint as error:
-                problems.append(error)
+                is_damaged = True
+                what = f"The checkpoint of position {saved.step} is passed over"
+                self._warn(f"{what}. {error.where}: {error.got}")
                 continue
             return _Led(saved.step, state)
-        self._warn_of(problems)
+        if problems or is_damaged:
+            self._warn_of(problems)
+            self._warn("No checkpoint is whole; the work starts over.")
         self._return_to(0)
         return _Led(0, as_restored(plan.begin()))
 

@@ -75,10 +75,8 @@ class BerthActor:
             value = getattr(self._berth, method)(*args, **options)
         if method == "adopt":
             self._report(value[0])
-        elif method == "advance":
-            self._report([member for member, _ in args[0]])
-        elif method == "save":
-            self._report(args[0])
+        elif method in {"advance", "save"}:
+            self._report([start.member for start in args[0]])
         return seal(value)
 
     def _report(self, members: Iterable[int]) -> None:
