@@ -17,7 +17,7 @@ import numpy.typing as npt
 import psutil
 
 from distclust.engine import Role, Room
-from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, RowArray, Tile
+from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, RowArray
 
 Doubles = npt.NDArray[np.float64]
 
@@ -155,9 +155,9 @@ class Workplace:
         if (old.kernel, old.dtype) != (new.kernel, new.dtype):
             return
         self._memory = previous._memory
-        for (j, i), tile in previous._tiles.items():
-            if j in same and i in same:
-                self._tiles[j, i] = tile
+        for (i, j), tile in previous._tiles.items():
+            if i in same and j in same:
+                self._tiles[i, j] = tile
             else:
                 self._memory.give_back(tile)
         previous._tiles = {}
@@ -166,14 +166,15 @@ class Workplace:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""
         if self._role.kernel.is_product:
             return self._multiply_rows(member, order)
-        right = self._rows[member]
         first = order.first_column // TILE
         blocks = self._blocks(order)
-        total = np.zeros((order.block.shape[1], TILE))
+        total = np.zeros((TILE, order.block.shape[1]))
+        strip = _strip_rows(order.block.shape[1])
         for j in range(first, len(self._rows)):
-            # κ is symmetric: rows of the tile are those of the block.
-            total += blocks[j] @ self._tile(j, member, right)
-        return np.ascontiguousarray(total[:, : right.n].T)
+            tile, block = self._tile(member, j), blocks[j]
+            for start in range(0, TILE, strip):
+                total[start : start + strip] += tile[start : start + strip] @ block
+        return total[: self._rows[member].n]
 
     def _multiply_rows(self, member: int, order: Product) -> Doubles:
         """Return X_i (Xᵀ Z): the matrix is never formed."""
@@ -189,12 +190,12 @@ class Workplace:
                 first = order.first_column // TILE
                 total = np.zeros((self._role.rows.shape[1], order.block.shape[1]))
                 for j in range(first, len(self._rows)):
-                    total += self._rows[j].rows.T @ blocks[j].T
+                    total += self._rows[j].rows.T @ blocks[j]
                 self._inner = (order, total.astype(self._preparation.dtype))
             return self._inner[1]
 
     def _blocks(self, order: Product) -> list[Floats]:
-        """Return Zᵀ in pieces of shape (k, TILE), made once for all shards here."""
+        """Return Z in pieces of shape (TILE, k), made once for all shards here."""
         with self._lock:
             if self._block is None or self._block[0] is not order:
                 self._block = (order, self._cut(order))
@@ -204,19 +205,18 @@ class Workplace:
         n_rows, k = order.block.shape
         padded = np.zeros((len(self._rows) * TILE, k), self._preparation.dtype)
         padded[order.first_column : n_rows] = order.block[order.first_column :]
-        pieces = padded.reshape(-1, TILE, k)
-        return [np.ascontiguousarray(piece.T) for piece in pieces]
+        return list(padded.reshape(-1, TILE, k))
 
-    def _tile(self, j: int, i: int, right: Tile) -> Floats:
-        """Return κ of rows j with rows i, kept or evaluated again."""
-        kept = self._tiles.get((j, i))
+    def _tile(self, i: int, j: int) -> Floats:
+        """Return κ of rows i with rows j, kept or evaluated again."""
+        kept = self._tiles.get((i, j))
         if kept is not None:
             return kept
         memory = self._memory.take()
         out = self._spare() if memory is None else memory
-        values = self._preparation.values(self._rows[j], right, out)
+        values = self._preparation.values(self._rows[i], self._rows[j], out)
         if memory is not None:
-            self._tiles[j, i] = values
+            self._tiles[i, j] = values
         return values
 
     def _spare(self) -> Floats:
@@ -226,6 +226,18 @@ class Workplace:
             spare = self._scratch.tile = np.empty((TILE, TILE), self._preparation.dtype)
         found: Floats = spare
         return found
+
+
+def _strip_rows(width: int) -> int:
+    """Return rows of a tile to multiply at once with a block of that width.
+
+    BLAS copies large factors into an order of its own, which for narrow blocks takes as long
+    as the product; below a million multiplications it does not.
+    """
+    for rows in (64, 32, 16):
+        if rows * TILE * width <= 1_000_000:
+            return rows
+    return TILE
 
 
 class _TileMemory:
