@@ -52,6 +52,22 @@ def test_docs__what_the_page_of_sets_shows_runs_and_is_so(tmp_path: Path) -> Non
     assert found[:-1] == wanted[:-1]  # the last line has the time
 
 
+def test_docs__what_the_page_of_crews_shows_runs_and_is_taken_up(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "crews.md"
+    if not page.is_file():
+        pytest.skip("the pages are not part of an installed package")
+    (code,) = code_blocks(page)
+    command = [sys.executable, "-W", "error::UserWarning", "-c", code]
+    first, again = (
+        subprocess.run(
+            command, check=True, cwd=tmp_path, capture_output=True, text=True, timeout=200
+        ).stdout
+        for _ in range(2)
+    )
+    assert "rounds=20" in first
+    assert again == first
+
+
 def test_readme__every_python_block_is_run() -> None:
     assert len(code_blocks()) == 4
 
