@@ -154,6 +154,8 @@ class Workplace:
         }
         if (old.kernel, old.dtype) != (new.kernel, new.dtype):
             return
+        if old.memory_budget != new.memory_budget:
+            return  # memory for tiles was taken within another one
         self._memory = previous._memory
         for (i, j), tile in previous._tiles.items():
             if i in same and j in same:
