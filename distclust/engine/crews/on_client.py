@@ -210,7 +210,10 @@ class ClientHands(Hands):
     def tell(self, kind: str, **facts: Any) -> None:
         """Log an event for the board; nobody to hear it is no reason to stop."""
         message = {"crew": self._crew, "kind": kind, **facts}
-        with contextlib.suppress(OSError, _closed_client()):  # others will say that it is gone
+        if self._client.status in {"closing", "closed"}:
+            return
+        # Others will say that it is gone: here it would hide what they say.
+        with contextlib.suppress(OSError, RuntimeError, _closed_client()):
             self._client.log_event(TOPIC, message)
 
     def close(self) -> None:
