@@ -14,6 +14,7 @@ from distclust.cli.options import (
     running_options,
     take_common,
 )
+from distclust.cli.projections import KPCA, Fit
 
 if TYPE_CHECKING:
     from distclust.commands.trees import Reading
@@ -48,8 +49,8 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
     trees.demo(out, scheduler, take_common(options))
 
 
-@click.command()
-@click.argument("method", type=click.Choice(["bhc", "rose", "rbhc", "embhc"]))
+@click.command(cls=Fit)
+@click.argument("method", type=click.Choice(["bhc", "rose", "rbhc", "embhc", KPCA]))
 @click.argument("input")
 @click.option(
     "--out",
@@ -84,12 +85,13 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 @running_options
 @common_options
 def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any) -> None:
-    """Fit a tree to a table and save the model.
+    """Fit a tree, or kernel PCA, to a table and save the model.
 
     INPUT is a .csv or .tsv file (also .gz) with a header, a .npy or .npz file, or a store.
     METHOD is bhc (exact binary trees), rose (trees with any number of children), or for data
     of any size rbhc (samples and filters) or embhc (seeds and sweeps). Fits of stores by the
-    last two resume when the same command is run again.
+    last two resume when the same command is run again. Kernel PCA has options of its own:
+    `distclust fit kpca --help`.
 
     \b
     Example:
@@ -98,6 +100,7 @@ def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any
       distclust fit bhc big.csv --out big.model --plan
       distclust fit bhc corpus.zarr --out results/
       distclust fit rbhc huge.zarr --out results --scheduler local
+      distclust fit kpca corpus.zarr --components 20
     """
     from distclust.commands import trees
 
@@ -172,7 +175,8 @@ def show(model: str, features: int, **options: Any) -> None:
     """Show a model: the tree, its clusters, how sure they are.
 
     Models of rbhc and embhc are walked: a table of the levels, then the nodes from the root
-    (or --node) down, with what tells each from those beside it.
+    (or --node) down, with what tells each from those beside it. Of a projection, its components
+    are listed.
 
     \b
     Example:

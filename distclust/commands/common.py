@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from distclust.report.plan import LargePlan, Plan
+    from distclust.report.projections import KernelPlan
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def followed(common: Common, after: float = 0.0) -> Iterator[None]:
             yield
 
 
-def say_plan(plan: Plan | LargePlan, common: Common) -> None:
+def say_plan(plan: Plan | LargePlan | KernelPlan, common: Common) -> None:
     """Print what work would cost."""
     if common.as_json:
         print_json({"command": "plan", **plan.as_dict()})

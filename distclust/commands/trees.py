@@ -87,7 +87,7 @@ def fit(
         check_output(Path(out), Path(source))
     check_events(common, Path(source), Path(out))
     model: Any = make_model(fitting, common.seed)
-    table: Any = _read(source, reading)
+    table: Any = read_input(source, reading)
     if by_passes:
         large.fit(table, out, model, scheduler, common, fresh=fitting.fresh)
         return
@@ -186,8 +186,8 @@ def _label(
         raise InputError("--proba", "predictions in a file", "a store of labels", hint)
     check_events(common)
     model = _load(model_path)
-    matrix: Any = _read(source, reading)
-    _check_same_columns(model, matrix, source)
+    matrix: Any = read_input(source, reading)
+    check_same_columns(model, matrix, source)
     large.label(model, matrix, out, scheduler, common, fresh=predicting.fresh)
 
 
@@ -207,8 +207,8 @@ def _predict_table(
     inputs = Path(source), Path(model_path)
     check_events(common, *inputs, *([] if out is None else [out]))
     model = _load(model_path)
-    table = _read(source, reading)
-    _check_same_columns(model, table, source)
+    table = read_input(source, reading)
+    check_same_columns(model, table, source)
     if common.plan:
         from distclust.report.plan import plan_predict
 
@@ -248,6 +248,12 @@ class Showing:
         """Whether a walk was asked for."""
         return self.node is not None or self.depth is not None
 
+    @property
+    def of_trees(self) -> dict[str, Any]:
+        """What can be asked of trees only, by the names of the options."""
+        names = ("picture", "page", "labels", "newick", "threshold", "node", "depth")
+        return {name: getattr(self, name) for name in names}
+
 
 def show(model_path: str, showing: Showing, common: Common) -> None:
     """Show a model in the terminal, and as files where asked."""
@@ -263,7 +269,13 @@ def show(model_path: str, showing: Showing, common: Common) -> None:
         from distclust.report.pictures import check_picture_path
 
         check_picture_path(showing.picture)
-    model = _load(model_path, with_labels=showing.labels is not None)
+    model: Any = _load_any(model_path, with_labels=showing.labels is not None)
+    if _is_projection(model):
+        from distclust.commands import projections
+
+        projections.show(model, showing.of_trees, common)
+        return
+    _check_tree(model, model_path)
     if showing.labels is not None:
         _check_holds_rows(model, model_path)
     if common.plan:
@@ -342,7 +354,7 @@ def make_model(fitting: Fitting, seed: int) -> Model:
     return model
 
 
-def _check_same_columns(model: Model, table: Table | Matrix, source: str) -> None:
+def check_same_columns(model: Model, table: Table | Matrix, source: str) -> None:
     """Say in terms of the command line which columns differ from those of the fit."""
     known = getattr(model, "feature_names_in_", None)
     found = [getattr(column, "name", column) for column in getattr(table, "columns", [])]
@@ -369,10 +381,32 @@ def _size(model_path: str) -> int:
 
 
 def _load(path: str, *, with_labels: bool = True) -> Model:
-    from distclust.trees import load
+    model: Model = _load_any(path, with_labels=with_labels)
+    _check_tree(model, path)
+    return model
+
+
+def _is_projection(model: Any) -> bool:
+    from distclust.commands.projections import KINDS
+
+    return type(model).__name__ in KINDS
+
+
+def _check_tree(model: Any, path: str) -> None:
+    if hasattr(model, "tree_"):
+        return
+    hint = "Name another model."
+    if _is_projection(model):
+        hint = "Get the coordinates of rows with `distclust transform`."
+    raise InputError(path, "a tree", f"a model of {type(model).__name__}", hint)
+
+
+def _load_any(path: str, *, with_labels: bool) -> Any:
+    from distclust.loading import load
 
     if not large.is_store(path):
         return load(path)
+    from distclust.commands.projections import KINDS
     from distclust.store.results import ResultsStore
     from distclust.trees.labelling import KIND
     from distclust.trees.persistence import read_model
@@ -382,6 +416,8 @@ def _load(path: str, *, with_labels: bool = True) -> Model:
     if current is not None and current.kind == KIND:
         hint = "Name the results of the fit."
         raise InputError(path, "a model", "labels of rows that a model gave", hint)
+    if current is not None and current.kind in KINDS:
+        return load(path)
     return read_model(results, with_labels=with_labels)
 
 
@@ -434,7 +470,7 @@ def _levels(model: Model, path: str) -> Mapping[str, Any]:
     return describe_levels(model.tree_)
 
 
-def _read(source: str, reading: Reading) -> Table | Matrix:
+def read_input(source: str, reading: Reading) -> Table | Matrix:
     """Return a table from a file, or the matrix of a store."""
     if large.is_store(source):
         if reading != Reading():

@@ -7,8 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from distclust import events
 from distclust.engine import Vault
 from distclust.errors import ConflictError
+from distclust.projections import em, krylov
 from distclust.projections.kernels import RowArray
 from distclust.projections.persistence import (
     MODEL_FILE,
@@ -56,6 +58,9 @@ def fit_beside(
 
 def _fit(model: KernelPCA, rows: RowArray, draft: Draft, fingerprint: str) -> None:
     vault = Vault(draft.place().objects, draft.id, fingerprint, draft.incarnation)
+    step = vault.checkpoints("plan").newest_step()
+    if step is not None:
+        events.emit(em.STAGE if model.solver == "em" else krylov.STAGE, step)
     try:
         model._fit_rows(rows, vault)
     except ConflictError:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["auto", "bar", "lines", "notebook", "off"]
 Key = tuple[str, str]  # (job, stage)
+Start = tuple[float, int]  # when a stage was first heard of, and how much was done then
 
 
 class Listener(Protocol):
@@ -147,7 +148,7 @@ class Bars:
     def __init__(self, file: TextIO) -> None:
         self._progress = _rich_progress(file)
         self._tasks: dict[Key, TaskID] = {}
-        self._started: dict[Key, float] = {}
+        self._started: dict[Key, Start] = {}
         self._lock = threading.Lock()
         self._progress.start()
 
@@ -160,8 +161,8 @@ class Bars:
                     event.stage, total=event.total, note="", left=""
                 )
             if event.done == 0 or key not in self._started:
-                self._started[key] = now
-            left = _left(event, now - self._started[key])
+                self._started[key] = now, event.done
+            left = _left(event, now, self._started[key])
         self._progress.update(
             self._tasks[key],
             completed=event.done,
@@ -201,7 +202,7 @@ class Lines:
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
-        self._started: dict[Key, float] = {}
+        self._started: dict[Key, Start] = {}
         self._shown: dict[Key, float] = {}
         self._ended: set[Key] = set()
         self._unfinished: dict[Key, Event] = {}
@@ -212,7 +213,7 @@ class Lines:
         key, now = (event.job, event.stage), time.monotonic()
         with self._lock:
             if event.done == 0 or key not in self._started:
-                self._started[key] = now
+                self._started[key] = now, event.done
                 self._shown.setdefault(key, now)
             has_ended = event.done == event.total
             is_news = has_ended and key not in self._ended
@@ -232,8 +233,8 @@ class Lines:
     def _print(self, key: Key, event: Event, now: float) -> None:
         self._shown[key] = now
         self._unfinished.pop(key, None)
-        seconds = now - self._started[key]
-        parts = [event.stage, _amount(event), f"{seconds:.1f} s", _left(event, seconds)]
+        start = self._started[key]
+        parts = [event.stage, _amount(event), f"{now - start[0]:.1f} s", _left(event, now, start)]
         parts.append(_note(event))
         print("distclust:", "  ".join(part for part in parts if part), file=self._file, flush=True)
 
@@ -285,11 +286,12 @@ def _amount(event: Event) -> str:
     return f"{event.done:,} of {event.total:,} ({percent} %)"
 
 
-def _left(event: Event, seconds: float) -> str:
+def _left(event: Event, now: float, start: Start) -> str:
     """Say how long the rest of a stage takes if it goes on as it did; nothing early on."""
-    if event.total is None or not 0 < event.done < event.total or seconds < 1.0:
+    seconds, n_done = now - start[0], event.done - start[1]  # of work that resumed: since then
+    if event.total is None or n_done <= 0 or event.done >= event.total or seconds < 1.0:
         return ""
-    rest = seconds * (event.total - event.done) / event.done
+    rest = seconds * (event.total - event.done) / n_done
     if rest < 90:
         return f"about {max(1, round(rest))} s left"
     return f"about {rest / 60:.0f} min left" if rest < 7200 else f"about {rest / 3600:.0f} h left"

@@ -118,6 +118,11 @@ class Checkpoints:
             raise problems[0]
         return None
 
+    def newest_step(self) -> int | None:
+        """Return how far the newest state is, by its name: nobody has read it yet."""
+        saved = self._saved()
+        return saved[-1][1] if saved else None
+
     def newest_first(self, problems: list[StoreError]) -> Iterator[Checkpoint]:
         """Yield the states that are whole; what is wrong with others goes to `problems`."""
         for place in reversed(self._saved()):
