@@ -83,6 +83,7 @@ class EMState:
             self.product,
             np.empty((len(self.latent), 0)),
             self.row_sums,
+            self.basis.T @ self.product,
             self.values,
             self.vectors,
             self.residuals,

@@ -1,13 +1,14 @@
 """Kernel PCA of rows that keep coming (Algorithm 5.2; spec 4.7, 4.8).
 
-Old rows come first. Of the kernel matrix only K₂₁ and K₂₂ are new: with a basis U of old rows
-and its product K₁₁ U at hand, the product of the longer matrix with [U; E] is
+Old rows come first. Of the kernel matrix only K₂₁ and K₂₂ are new (5.25-5.27): with a basis U
+of old rows and its product K₁₁ U at hand, the product of the longer matrix with [U; E] is
 
-    [K₁₁ U; K₂₁ U] + K_{·2} E,
+    [K₁₁ U + K₁₂ E; K₂₁ U + K₂₂ E].
 
-two corners of it. E, the coordinates of new rows, is their projection (not random), so the
-longer basis starts near the truth; what is missing is found by as few more products as the
-tolerance asks for. Row sums grow in the same way (5.28-5.30).
+E, the entries of new rows, is their projection (not random), so the longer basis starts near
+the truth; what is missing is found by as few products with the whole matrix as the tolerance
+asks for. Row sums grow in the same way (5.28-5.30). The corners are computed here, where the
+basis is: sending it out would take longer.
 
 Online, no product with K₁₁ is ever made again: the basis is [U; 0] and [0; I], and what lies
 outside the span of U stays unknown for good.
@@ -21,10 +22,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from distclust.engine import Crew, one_blas_thread
-from distclust.projections.krylov import Subspace
-from distclust.projections.shards import Product
-from distclust.projections.subspace import centred
+from distclust.engine import one_blas_thread
+from distclust.projections.kernels import TILE, Preparation, RowArray
+from distclust.projections.krylov import Subspace, thinned
+from distclust.projections.products import WeightedRows
+from distclust.projections.subspace import ritz, signs_of
 
 Doubles = npt.NDArray[np.float64]
 
@@ -51,79 +53,98 @@ class Known:
     row_sums: Doubles
 
 
-def known_of(subspace: Subspace, vectors: Doubles) -> Known:
-    """Return the Ritz vectors of a subspace, given in terms of its basis."""
+def known_of(found: Subspace, width: int) -> Known:
+    """Return the first Ritz vectors of a subspace."""
     with one_blas_thread:
-        return Known(
-            subspace.basis @ vectors,
-            subspace.product @ vectors,
-            subspace.values[: vectors.shape[1]],
-            subspace.row_sums,
-        )
+        kept = thinned(found, width)
+        signs = signs_of(kept.basis)
+        return Known(kept.basis * signs, kept.product * signs, kept.values, kept.row_sums)
 
 
-def grown(crew: Crew, known: Known, n_rows: int, n_components: int, *, online: bool) -> Subspace:
-    """Return a subspace for all `n_rows` rows, of which the first are known.
+def grown(
+    preparation: Preparation,
+    known: Known,
+    old: RowArray,
+    new: RowArray,
+    n_components: int,
+    *,
+    online: bool,
+) -> Subspace:
+    """Return a subspace for old and new rows together.
 
-    The crew's role is the products of the longer matrix.
+    Parameters
+    ----------
+    preparation
+        Of the kernel.
+    known
+        What is known of old rows.
+    old, new
+        The rows.
+    n_components
+        Eigenpairs wanted.
+    online
+        Whether new rows get a direction each instead of being projected.
     """
     n_old, width = known.basis.shape
-    longer = np.zeros((n_rows, width + 1))
-    longer[:n_old, :width] = known.basis
-    longer[:, width] = 1.0
-    corner = np.concatenate([r for r in crew.round(Product(longer, n_old)) if len(r)])
-    old_with_new, new_sums = corner[:, :width], corner[:, width]
+    n_new = new.shape[0]
+    old_tiles = preparation.tiles(old)
+    # New rows are the same wherever this runs: their tile needs no padding.
+    new_tiles = [preparation.tile(new[i : i + TILE], padded=False) for i in range(0, n_new, TILE)]
     with one_blas_thread:
-        entries = _identity(n_rows - n_old) if online else _extension(known, old_with_new)
-        block = np.zeros((n_rows, entries.shape[1] + 1))
-        block[n_old:, :-1] = entries
-        block[n_old:, -1] = 1.0
-    product = np.concatenate(crew.round(Product(block, 0, n_old)))
-    row_sums = np.concatenate([known.row_sums + product[:n_old, -1], new_sums])
-    with one_blas_thread:
-        basis = np.zeros((n_rows, width))
-        basis[:n_old] = known.basis
-        raised = np.concatenate([known.product, old_with_new])
-        if online:
-            basis = np.column_stack([basis, block[:, :-1]])
-            raised = np.column_stack([raised, product[:, :-1]])
-        else:
-            basis[n_old:] = entries
-            raised += product[:, :-1]
-        return _orthonormal(basis, raised, row_sums, n_components)
+        below = WeightedRows(preparation, old_tiles, _with_ones(known.basis)).times_all(new_tiles)
+        entries = np.eye(n_new) if online else _extension(known, below[:, :-1])
+        weighted = WeightedRows(preparation, new_tiles, _with_ones(entries))
+        right = np.concatenate([weighted.times_all(old_tiles), weighted.times_all(new_tiles)])
+        row_sums = right[:, -1].copy()
+        row_sums[:n_old] += known.row_sums
+        row_sums[n_old:] += below[:, -1]
+        left = np.concatenate([known.product.T, below[:, :-1].T], axis=1)
+        basis = np.zeros((width + (n_new if online else 0), n_old + n_new))
+        basis[:width, :n_old] = known.basis.T
+        basis[width if online else 0 :, n_old:] = entries.T
+        new_product = right[:, :-1].T
+        product = np.concatenate([left, new_product]) if online else left + new_product
+        return _centred_subspace(basis.T, product.T, row_sums, n_components)
 
 
-def _identity(n: int) -> Doubles:
-    return np.eye(n)
+def _with_ones(block: Doubles) -> Doubles:
+    return np.column_stack([block, np.ones(len(block))])
 
 
-def _extension(known: Known, old_with_new: Doubles) -> Doubles:
+def _extension(known: Known, new_with_old: Doubles) -> Doubles:
     """Return the entries of eigenvectors for new rows: (kᵀU − rᵀU) / θ."""
     means = known.row_sums @ known.basis / len(known.basis)
     is_positive = known.values > 1e-12 * max(known.values[0], 1e-300)
     scale = np.where(is_positive, known.values, np.inf)
-    found: Doubles = (old_with_new - means) / scale
+    found: Doubles = (new_with_old - means) / scale
     return found
 
 
-def _orthonormal(
+def _centred_subspace(
     basis: Doubles, product: Doubles, row_sums: Doubles, n_components: int
 ) -> Subspace:
-    """Return the subspace of a basis that is neither centred nor orthonormal."""
+    """Return the Ritz vectors of a basis that is neither centred nor orthonormal.
+
+    K(B − 1mᵀ) = K B − (K 1)mᵀ, so centring needs no product.
+    """
     means = basis.mean(axis=0)
     basis, product = basis - means, product - np.outer(row_sums, means)
-    values, vectors = np.linalg.eigh(basis.T @ basis)
-    keep = values > 1e-10 * values[-1]  # new rows alone may already span the mean
-    turn = vectors[:, keep] / np.sqrt(values[keep])
-    basis, product = basis @ turn, product @ turn
-    # Once more: rounding of the first time.
-    factor = np.linalg.cholesky(basis.T @ basis)
-    basis = scipy.linalg.solve_triangular(factor, basis.T, lower=True).T
-    product = scipy.linalg.solve_triangular(factor, product.T, lower=True).T
+    gram = basis.T @ basis
+    sizes, turns = np.linalg.eigh(gram)
+    keep = sizes > 1e-10 * sizes[-1]  # directions of new rows may add up to the mean
+    turn = turns[:, keep] / np.sqrt(sizes[keep])
+    # A second factor: the first one is orthonormal to the digits that sizes lost only.
+    factor = np.linalg.cholesky(turn.T @ gram @ turn)
+    turn = scipy.linalg.solve_triangular(factor, turn.T, lower=True).T
+    values, vectors = ritz(turn.T @ (basis.T @ product) @ turn)
+    turn = turn @ vectors
     state = Subspace.starting_with(np.empty((len(basis), 0)), n_components)
     return replace(
         state,
-        basis=np.ascontiguousarray(centred(basis)),
-        product=np.ascontiguousarray(product),
+        basis=(turn.T @ basis.T).T,
+        product=(turn.T @ product.T).T,
         row_sums=row_sums,
+        projected=np.diag(values),
+        values=values,
+        vectors=np.eye(len(values)),
     )

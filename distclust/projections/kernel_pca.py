@@ -34,12 +34,19 @@ from distclust.errors import (
 )
 from distclust.projections.base import Projection
 from distclust.projections.em import EM, EMState
-from distclust.projections.growing import Known, grown
-from distclust.projections.kernels import NAMED_KERNELS, Kernel, RowArray, is_sparse, name_of
+from distclust.projections.growing import Known, grown, known_of
+from distclust.projections.kernels import (
+    NAMED_KERNELS,
+    Kernel,
+    Preparation,
+    RowArray,
+    is_sparse,
+    name_of,
+)
 from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.landmarks import Landmarks, in_layout_of, project_block
 from distclust.projections.shards import KernelProducts, n_shards
-from distclust.projections.subspace import centred, orthonormal, ritz, with_signs
+from distclust.projections.subspace import centred, orthonormal
 from distclust.seeding import check_seed, generator
 from distclust.store import Matrix
 from distclust.store.objects import checksum, open_objects
@@ -286,21 +293,23 @@ class KernelPCA(Projection):
         before = self._rows
         self._rows = _stacked(before, added)
         try:
-            found = self._grown(online=online)
+            found = self._grown(before, added, online=online)
         except BaseException:
             self._rows = before  # the model is what it was, and may be given the rows again
             raise
         self._keep(found, is_final=not online)
 
-    def _grown(self, *, online: bool) -> Subspace:
-        n_rows = self._rows.shape[0]
+    def _grown(self, before: RowArray, added: RowArray, *, online: bool) -> Subspace:
+        preparation = Preparation(self._kernel, self.dtype, self._middle)
+        q = self.n_components
+        new = in_layout_of(before, added)
+        start = grown(preparation, self._known, before, new, q, online=online)
+        plan = self._krylov(start)
+        with one_blas_thread:
+            start = plan.project(start)
+        if online or plan.is_converged(start):
+            return start
         with self._working_crew(self._role(), None) as crew:
-            start = grown(crew, self._known, n_rows, self.n_components, online=online)
-            plan = self._krylov(start)
-            if online:
-                plan = replace(plan, max_iter=0)
-            with one_blas_thread:
-                start = plan.project(start)
             return crew.follow(replace(plan, start=start))
 
     def _krylov(self, start: Subspace) -> Krylov:
@@ -309,16 +318,9 @@ class KernelPCA(Projection):
 
     def _keep(self, found: Subspace, *, is_final: bool = True) -> None:
         """Set the fitted attributes from a subspace."""
-        with one_blas_thread:
-            values, vectors = ritz(found.basis.T @ found.product)
-            n_kept = min(_KEPT_FOR_GROWTH * self.n_components, len(values))
-            q = self.n_components
-            basis = found.basis @ vectors[:, :n_kept]
-            signs = np.where((with_signs(basis) == basis).all(axis=0), 1.0, -1.0)
-            product = found.product @ vectors[:, :n_kept]
-            known = Known(basis * signs, product * signs, values[:n_kept], found.row_sums)
-            self.components_ = np.ascontiguousarray(known.basis[:, :q].T)
-        self._known = known
+        q, values = self.n_components, found.values
+        self._known = known = known_of(found, _KEPT_FOR_GROWTH * q)
+        self.components_ = np.ascontiguousarray(known.basis[:, :q].T)
         self._row_sums = found.row_sums
         self.eigenvalues_ = values[:q].copy()
         self.residuals_ = found.residuals

@@ -139,7 +139,7 @@ def squared_norms(rows: RowArray) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """`TILE` prepared rows, of which the first `n` are real.
+    """`TILE` prepared rows, of which the first `n` are real; fewer where nothing is padded.
 
     Attributes
     ----------
@@ -181,19 +181,21 @@ class Preparation:
         """Return all rows in tiles."""
         return [self.tile(rows[i : i + TILE]) for i in range(0, rows.shape[0], TILE)]
 
-    def tile(self, rows: RowArray) -> Tile:
+    def tile(self, rows: RowArray, *, padded: bool = True) -> Tile:
         """Return at most `TILE` rows as a tile."""
+        n_rows = TILE if padded else rows.shape[0]
         if is_sparse(rows):
-            longer = self._sparse(rows)
+            longer = self._sparse(rows, n_rows)
             return Tile(longer, longer, squared_norms(longer), rows.shape[0])
-        padded = np.zeros((TILE, rows.shape[1]), self.dtype)
-        padded[: len(rows)] = self._scaled(rows if self.middle is None else rows - self.middle)
-        norms = squared_norms(padded)
+        padded_rows = np.zeros((n_rows, rows.shape[1]), self.dtype)
+        moved = rows if self.middle is None else rows - self.middle
+        padded_rows[: len(rows)] = self._scaled(moved)
+        norms = squared_norms(padded_rows)
         if self.kernel.name != "rbf":
-            return Tile(padded, padded, norms, len(rows))
+            return Tile(padded_rows, padded_rows, norms, len(rows))
         # Two more columns, so that the product is the exponent: −γ‖x − y‖².
         exponent, ones = -self.kernel.gamma * norms, np.ones_like(norms)
-        scaled = padded * self.dtype.type(np.sqrt(2.0 * self.kernel.gamma))
+        scaled = padded_rows * self.dtype.type(np.sqrt(2.0 * self.kernel.gamma))
         left = np.column_stack([scaled, exponent, ones])
         right = np.column_stack([scaled, ones, exponent])
         return Tile(left, right, norms, len(rows))
@@ -224,14 +226,10 @@ class Preparation:
         lengths = np.sqrt(squared_norms(rows))
         return rows / np.where(lengths > 0, lengths, 1.0)[:, None]
 
-    def _sparse(self, rows: sp.csr_array) -> sp.csr_array:
+    def _sparse(self, rows: sp.csr_array, n_rows: int) -> sp.csr_array:
+        ends = np.concatenate([rows.indptr, np.full(n_rows - rows.shape[0], rows.indptr[-1])])
         padded = sp.csr_array(
-            (
-                rows.data.astype(self.dtype),
-                rows.indices,
-                np.concatenate([rows.indptr, np.full(TILE - rows.shape[0], rows.indptr[-1])]),
-            ),
-            shape=(TILE, rows.shape[1]),
+            (rows.data.astype(self.dtype), rows.indices, ends), shape=(n_rows, rows.shape[1])
         )
         if self.kernel.name == "cosine":
             lengths = np.sqrt(squared_norms(padded))

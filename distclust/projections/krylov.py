@@ -20,7 +20,7 @@ from distclust import events
 from distclust.engine import Plan, one_blas_thread
 from distclust.projections.forecast import expected_rounds
 from distclust.projections.shards import Product
-from distclust.projections.subspace import centred, orthonormal, ritz
+from distclust.projections.subspace import beside, bordered, centred, orthonormal, ritz
 
 Doubles = npt.NDArray[np.float64]
 
@@ -45,10 +45,10 @@ class Subspace:
         What is multiplied next, shape (N, b); orthonormal, orthogonal to the basis.
     row_sums
         K 1, shape (N,); empty before they are known.
-    values
-        Ritz values, the largest first.
-    vectors
-        Ritz vectors of the wanted ones in terms of the basis, shape (w, n_components).
+    projected
+        The basis times its product, shape (w, w): K̂ as seen in the basis.
+    values, vectors
+        Ritz values, the largest first, and their vectors in terms of the basis, shape (w, w).
     residuals
         ‖K̂v − θv‖ of the wanted ones; infinite before the first round.
     n_products
@@ -59,6 +59,7 @@ class Subspace:
     product: Doubles
     block: Doubles
     row_sums: Doubles
+    projected: Doubles
     values: Doubles
     vectors: Doubles
     residuals: Doubles
@@ -69,8 +70,8 @@ class Subspace:
         """Return the state before the first round."""
         empty = np.empty((len(block), 0))
         unknown = np.full(n_components, np.inf)
-        none = np.empty(0)
-        return cls(empty, empty, block, none, none, np.empty((0, 0)), unknown, 0)
+        none, nothing = np.empty(0), np.empty((0, 0))
+        return cls(empty, empty, block, none, nothing, none, nothing, unknown, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,12 +130,12 @@ class Krylov(Plan[Subspace]):
             row_sums = state.row_sums
             if len(row_sums) == 0:
                 row_sums, product = product[:, -1].copy(), product[:, :-1]
-            basis = np.column_stack([state.basis, state.block])
-            product = np.column_stack([state.product, product])
+            basis = beside(state.basis, state.block)
             state = replace(
                 state,
                 basis=basis,
-                product=product,
+                product=beside(state.product, product),
+                projected=bordered(state.projected, basis.T @ product),
                 row_sums=row_sums,
                 n_products=state.n_products + 1,
             )
@@ -156,7 +157,7 @@ class Krylov(Plan[Subspace]):
     def project(self, state: Subspace) -> Subspace:
         """Do Rayleigh-Ritz on the basis, and find the next block."""
         n_rows, width = state.basis.shape
-        values, vectors = ritz(state.basis.T @ state.product)
+        values, vectors = ritz(state.projected)
         wide = self._width(n_rows)
         n_wanted = min(max(wide, self.n_components), width)
         chosen = vectors[:, :n_wanted]
@@ -164,13 +165,11 @@ class Krylov(Plan[Subspace]):
         residual -= (state.basis @ chosen) * values[:n_wanted]
         sizes = np.sqrt(np.einsum("ij,ij->j", residual, residual))
         q = self.n_components
-        state = replace(
-            state, values=values, vectors=vectors[:, :q], residuals=sizes[:q].copy()
-        )
+        state = replace(state, values=values, vectors=vectors, residuals=sizes[:q].copy())
         if self.is_converged(state):
             return replace(state, block=np.empty((n_rows, 0)))
         if width > (_WIDEST - 1) * wide:
-            state = self._thinned(state, vectors)
+            state = thinned(state, _KEPT * wide)
         left = n_rows - 1 - state.basis.shape[1]  # dimensions that are not in the basis
         block = orthonormal(residual[:, : min(wide, left)], state.basis)
         return replace(state, block=block)
@@ -178,15 +177,19 @@ class Krylov(Plan[Subspace]):
     def _width(self, n_rows: int) -> int:
         return block_width(self.n_components, n_rows)
 
-    def _thinned(self, state: Subspace, vectors: Doubles) -> Subspace:
-        """Keep the best part of a wide basis: it costs no product."""
-        kept = vectors[:, : _KEPT * self._width(len(state.basis))]
-        return replace(
-            state,
-            basis=state.basis @ kept,
-            product=state.product @ kept,
-            vectors=np.eye(kept.shape[1])[:, : self.n_components],
-        )
+
+def thinned(state: Subspace, width: int) -> Subspace:
+    """Return the subspace of the first Ritz vectors: it costs no product."""
+    kept = state.vectors[:, :width]
+    values = state.values[: kept.shape[1]]
+    return replace(
+        state,
+        basis=(kept.T @ state.basis.T).T,
+        product=(kept.T @ state.product.T).T,
+        projected=np.diag(values),
+        values=values,
+        vectors=np.eye(len(values)),
+    )
 
 
 def block_width(n_components: int, n_rows: int) -> int:

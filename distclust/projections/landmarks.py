@@ -13,14 +13,13 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from distclust.projections.kernels import (
-    TILE,
     Floats,
     Kernel,
     Preparation,
     RowArray,
-    Tile,
     is_sparse,
 )
+from distclust.projections.products import WeightedRows
 from distclust.store import Block
 
 Doubles = npt.NDArray[np.float64]
@@ -53,45 +52,19 @@ class Landmarks:
         self._arguments = (rows, weights, row_means, kernel, dtype, middle)
         self._preparation = Preparation(kernel, dtype, middle)
         self._offset = row_means @ weights
-        self._tiles: list[Tile] = []
-        self._weights: list[Floats] = []
-        self._inner: Any = None
+        self._weighted: WeightedRows | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Landmarks, self._arguments
 
     def project(self, rows: RowArray) -> Doubles:
         """Return the coordinates of new rows, shape (n_rows, n_components)."""
-        self._prepare()
-        rows = in_layout_of(self._arguments[0], rows)
-        parts = [self._project_tile(tile) for tile in self._preparation.tiles(rows)]
-        return np.concatenate(parts)
-
-    def _prepare(self) -> None:
-        if self._tiles:
-            return
-        rows, weights, *_ = self._arguments
-        tiles = self._preparation.tiles(rows)
-        padded = np.zeros((len(tiles) * TILE, weights.shape[1]), self._preparation.dtype)
-        padded[: len(weights)] = weights
-        pieces = padded.reshape(-1, TILE, weights.shape[1])
-        self._weights = [np.ascontiguousarray(piece.T) for piece in pieces]
-        if self._preparation.kernel.is_product:
-            inner = np.zeros((rows.shape[1], weights.shape[1]))
-            for tile, piece in zip(tiles, self._weights, strict=True):
-                inner += tile.rows.T @ piece.T
-            self._inner = inner.astype(self._preparation.dtype)
-        self._tiles = tiles
-
-    def _project_tile(self, tile: Tile) -> Doubles:
-        if self._inner is not None:
-            found = np.asarray(tile.rows @ self._inner, np.float64)[: tile.n]
-            return found - self._offset
-        total = np.zeros((len(self._weights[0]), TILE))
-        values = np.empty((TILE, TILE), self._preparation.dtype)
-        for known, weights in zip(self._tiles, self._weights, strict=True):
-            total += weights @ self._preparation.values(known, tile, values)
-        return np.ascontiguousarray(total[:, : tile.n].T) - self._offset
+        known, weights, *_ = self._arguments
+        if self._weighted is None:
+            tiles = self._preparation.tiles(known)
+            self._weighted = WeightedRows(self._preparation, tiles, weights)
+        tiles = self._preparation.tiles(in_layout_of(known, rows))
+        return self._weighted.times_all(tiles) - self._offset
 
 
 def in_layout_of(known: RowArray, rows: RowArray) -> RowArray:

@@ -18,6 +18,7 @@ import psutil
 
 from distclust.engine import Role, Room
 from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, RowArray
+from distclust.projections.products import add_product, cut_block, inner_product
 
 Doubles = npt.NDArray[np.float64]
 
@@ -32,19 +33,9 @@ def n_shards(n_rows: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """An order: multiply the kernel matrix, or a corner of it, with a block.
-
-    Attributes
-    ----------
-    block
-        Shape (n_rows, k).
-    first_row, first_column
-        Where the corner begins: rows before are not computed, columns before not added.
-    """
+    """An order: multiply the kernel matrix with a block of shape (n_rows, k)."""
 
     block: Doubles
-    first_row: int = 0
-    first_column: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +95,7 @@ class KernelProducts(Role[Shard]):
     ) -> tuple[Shard, Doubles]:
         """Return this shard's rows of the product."""
         start, stop = self.bounds(member)
-        if stop <= order.first_row:
-            return Shard(order.block[start:stop], np.empty((0, 0))), np.empty((0, 0))
-        product = place.multiply(member, order)[max(order.first_row - start, 0) :]
+        product = place.multiply(member, order)
         return Shard(order.block[start:stop], product), product
 
     def bounds(self, member: int) -> tuple[int, int]:
@@ -168,14 +157,10 @@ class Workplace:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""
         if self._role.kernel.is_product:
             return self._multiply_rows(member, order)
-        first = order.first_column // TILE
         blocks = self._blocks(order)
         total = np.zeros((TILE, order.block.shape[1]))
-        strip = _strip_rows(order.block.shape[1])
-        for j in range(first, len(self._rows)):
-            tile, block = self._tile(member, j), blocks[j]
-            for start in range(0, TILE, strip):
-                total[start : start + strip] += tile[start : start + strip] @ block
+        for j, block in enumerate(blocks):
+            add_product(total, self._tile(member, j), block)
         return total[: self._rows[member].n]
 
     def _multiply_rows(self, member: int, order: Product) -> Doubles:
@@ -189,25 +174,19 @@ class Workplace:
         blocks = self._blocks(order)
         with self._lock:
             if self._inner is None or self._inner[0] is not order:
-                first = order.first_column // TILE
-                total = np.zeros((self._role.rows.shape[1], order.block.shape[1]))
-                for j in range(first, len(self._rows)):
-                    total += self._rows[j].rows.T @ blocks[j]
-                self._inner = (order, total.astype(self._preparation.dtype))
+                inner = inner_product(self._rows, blocks, self._preparation.dtype)
+                self._inner = (order, inner)
             return self._inner[1]
 
     def _blocks(self, order: Product) -> list[Floats]:
         """Return Z in pieces of shape (TILE, k), made once for all shards here."""
         with self._lock:
             if self._block is None or self._block[0] is not order:
-                self._block = (order, self._cut(order))
+                self._block = (
+                    order,
+                    cut_block(order.block, self._rows, self._preparation.dtype),
+                )
             return self._block[1]
-
-    def _cut(self, order: Product) -> list[Floats]:
-        n_rows, k = order.block.shape
-        padded = np.zeros((len(self._rows) * TILE, k), self._preparation.dtype)
-        padded[order.first_column : n_rows] = order.block[order.first_column :]
-        return list(padded.reshape(-1, TILE, k))
 
     def _tile(self, i: int, j: int) -> Floats:
         """Return κ of rows i with rows j, kept or evaluated again."""
@@ -228,18 +207,6 @@ class Workplace:
             spare = self._scratch.tile = np.empty((TILE, TILE), self._preparation.dtype)
         found: Floats = spare
         return found
-
-
-def _strip_rows(width: int) -> int:
-    """Return rows of a tile to multiply at once with a block of that width.
-
-    BLAS copies large factors into an order of its own, which for narrow blocks takes as long
-    as the product; below a million multiplications it does not.
-    """
-    for rows in (64, 32, 16):
-        if rows * TILE * width <= 1_000_000:
-            return rows
-    return TILE
 
 
 class _TileMemory:

@@ -12,6 +12,8 @@ import scipy.linalg
 
 Doubles = npt.NDArray[np.float64]
 
+_MOST_PASSES = 3
+_HALF = 0.5
 _WORST_CONDITION = 1e7  # beyond it a Cholesky factor of the Gram matrix loses half the digits
 
 
@@ -21,15 +23,37 @@ def centred(block: Doubles) -> Doubles:
     return found
 
 
+def beside(left: Doubles, right: Doubles) -> Doubles:
+    """Return two blocks side by side, column after column in memory: what is copied is whole."""
+    return np.concatenate([left.T, right.T]).T
+
+
+def bordered(square: Doubles, columns: Doubles) -> Doubles:
+    """Return a symmetric matrix with more rows and columns, of which the columns are given."""
+    n_old, n_new = len(square), columns.shape[1]
+    larger = np.empty((n_old + n_new, n_old + n_new))
+    larger[:n_old, :n_old] = square
+    larger[:, n_old:] = columns
+    larger[n_old:, :n_old] = columns[:n_old].T
+    return larger
+
+
 def orthonormal(block: Doubles, basis: Doubles | None = None) -> Doubles:
     """Return an orthonormal basis of a block's span that is orthogonal to `basis`.
 
-    Directions that are lost in rounding are replaced by others: the number of columns stays.
-    Columns of the result have mean 0 if those of the block and the basis have.
+    Residuals of Rayleigh-Ritz are nearly orthogonal to its basis already; once more is enough
+    for them, unless they are little more than rounding. Directions that are lost are replaced
+    by others: the number of columns stays. Columns of the result have mean 0 if those of the
+    block and the basis have.
     """
-    found = _without(_unit_columns(block), basis)
-    found = _without(_factor(found), basis)
-    return _factor(centred(found))
+    if block.shape[1] == 0:
+        return block
+    found, _ = _factor(_unit_columns(block))
+    for _ in range(_MOST_PASSES):
+        found, shortest = _factor(centred(_without(found, basis)))
+        if shortest > _HALF:
+            break
+    return found
 
 
 def _unit_columns(block: Doubles) -> Doubles:
@@ -43,22 +67,31 @@ def _without(block: Doubles, basis: Doubles | None) -> Doubles:
     return block - basis @ (basis.T @ block)
 
 
-def _factor(block: Doubles) -> Doubles:
-    """Return Q of a QR decomposition, by Cholesky where the block is well conditioned."""
+def _factor(block: Doubles) -> tuple[Doubles, float]:
+    """Return Q of a QR decomposition, and the least part of a column that is its own.
+
+    By Cholesky where the block is well conditioned.
+    """
     gram = block.T @ block
     try:
-        factor = np.linalg.cholesky(gram).T
+        factor: Doubles | None = np.asarray(np.linalg.cholesky(gram), np.float64).T
     except np.linalg.LinAlgError:
         factor = None
     if factor is not None:
         diagonal = np.abs(factor.diagonal())
         if diagonal.min() * _WORST_CONDITION > diagonal.max():
-            half = scipy.linalg.solve_triangular(factor.T, block.T, lower=True).T
-            again = np.linalg.cholesky(half.T @ half).T
-            return np.ascontiguousarray(
-                scipy.linalg.solve_triangular(again.T, half.T, lower=True).T
-            )
-    return np.linalg.qr(block)[0]
+            half = _solved(factor, block)
+            again = np.asarray(np.linalg.cholesky(half.T @ half), np.float64)
+            found = _solved(again.T, half)
+            return found, float(diagonal.min())
+    found, triangle = np.linalg.qr(block)
+    return found, float(np.abs(triangle.diagonal()).min())
+
+
+def _solved(factor: Doubles, block: Doubles) -> Doubles:
+    """Return Z R⁻¹."""
+    turned = scipy.linalg.solve_triangular(factor.T, block.T, lower=True, check_finite=False)
+    return np.ascontiguousarray(turned.T)
 
 
 def ritz(projected: Doubles) -> tuple[Doubles, Doubles]:
@@ -67,8 +100,8 @@ def ritz(projected: Doubles) -> tuple[Doubles, Doubles]:
     return values[::-1].copy(), np.ascontiguousarray(vectors[:, ::-1])
 
 
-def with_signs(vectors: Doubles) -> Doubles:
-    """Return vectors whose entry of largest modulus is positive, the first one on ties."""
+def signs_of(vectors: Doubles) -> Doubles:
+    """Return signs that make the entry of largest modulus positive, the first one on ties."""
     largest = np.abs(vectors).argmax(axis=0)
     signs = np.sign(vectors[largest, np.arange(vectors.shape[1])])
-    return vectors * np.where(signs == 0, 1.0, signs)
+    return np.where(signs == 0, 1.0, signs)
