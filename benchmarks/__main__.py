@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import (
     data,
     ingest,
+    kpca,
     large,
     large_plan,
     large_quality,
@@ -41,6 +42,7 @@ def all_problems() -> dict[str, Problem]:
         speed,
         stores,
         ingest,
+        kpca,
         large,
         large_plan,
         large_quality,

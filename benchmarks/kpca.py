@@ -1,0 +1,411 @@
+"""Kernel PCA: speed against scikit-learn at equal accuracy, growth, memory, workers, overhead.
+
+Rows have 50 columns. "clusters": 30 Gaussian clusters, whose kernel has 29 eigenvalues of
+about one size and then a gap. "decay": 12 clusters in columns of falling scale, eigenvalues
+that fall without a gap. RBF kernel with gamma 1/50, 20 components, tolerance 1e-6.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+from sklearn.decomposition import KernelPCA as SklearnKernelPCA
+
+from benchmarks.problem import Problem, Results, Size, table
+from distclust.engine import Crew, Vault, connect, one_blas_thread
+from distclust.engine.crews.role import Room
+from distclust.engine.threads import thread_map
+from distclust.projections import KernelPCA
+from distclust.projections.kernels import Kernel
+from distclust.projections.krylov import Krylov, Subspace, block_width
+from distclust.projections.shards import KernelProducts, n_shards
+from distclust.projections.subspace import centred, orthonormal
+from distclust.store.objects import open_objects
+
+Doubles = npt.NDArray[np.float64]
+
+COLUMNS = 50
+GAMMA = 1.0 / COLUMNS
+COMPONENTS = 20
+TOLERANCE = 1e-6
+
+_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers of rows, and how often a fit is tried: the best counts."""
+
+    rows: tuple[int, ...]
+    tries: int = 3
+    components: int = COMPONENTS
+    budget: int = 4_000_000_000
+
+
+def rows_of(kind: str, n_rows: int) -> Doubles:
+    """Rows of one of the two kinds, the same ones every time."""
+    random = np.random.default_rng(0)
+    if kind == "clusters":
+        centres = 1.5 * random.normal(size=(30, COLUMNS))
+        noise = 0.7 * random.normal(size=(n_rows, COLUMNS))
+        return np.asarray(centres[random.integers(30, size=n_rows)] + noise)
+    centres = random.normal(size=(12, COLUMNS))
+    rows = centres[random.integers(12, size=n_rows)] + random.normal(size=(n_rows, COLUMNS))
+    return np.asarray(rows * 2.0 / np.sqrt(1.0 + np.arange(COLUMNS)))
+
+
+def model_of(sizes: Sizes, **options: Any) -> KernelPCA:
+    """Our estimator as it is measured."""
+    settings = {"gamma": GAMMA, "tolerance": TOLERANCE, "random_state": 0} | options
+    return KernelPCA(sizes.components, **settings)
+
+
+def best_of(tries: int, action: Callable[[], Any]) -> tuple[float, Any]:
+    """Return the shortest time, and what came of the last try."""
+    seconds = []
+    value = None
+    for _ in range(tries):
+        value = None
+        gc.collect()
+        start = time.perf_counter()
+        value = action()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds), value
+
+
+# ---- speed ---------------------------------------------------------------------------------------
+
+
+def make_speed_sizes(size: Size) -> Sizes:
+    """Ten thousand rows."""
+    return Sizes((10_000,)) if size == "full" else Sizes((600,), 1, 3)
+
+
+def run_speed(sizes: Sizes) -> Results:
+    """Ours in process and on two workers, scikit-learn's solvers, all on the same rows."""
+    return {
+        "rows": sizes.rows[0],
+        "components": sizes.components,
+        "kinds": {kind: _race(kind, sizes) for kind in ("clusters", "decay")},
+    }
+
+
+def _race(kind: str, sizes: Sizes) -> dict[str, Any]:
+    n_rows = sizes.rows[0]
+    n_added = n_rows // 100
+    everything = rows_of(kind, n_rows + n_added)
+    rows, added = everything[:n_rows], everything[n_rows:]
+    found: dict[str, Any] = {}
+    for solver in ("arpack", "randomized"):
+        found[f"scikit-learn, {solver}"] = _peer(rows, solver, sizes)
+    for dtype in ("float64", "float32"):
+        found[f"distclust, in process, {dtype}"] = _ours(rows, added, dtype, sizes)
+    with connect("local", workers=2, threads=1):
+        for dtype in ("float64", "float32"):
+            found[f"distclust, two workers, {dtype}"] = _ours(rows, added, dtype, sizes)
+    truth = _matrix(rows)
+    for facts in found.values():
+        vectors = facts.pop("vectors")
+        facts["residual"] = _residual(truth, facts.pop("values"), vectors)
+    return found
+
+
+def _peer(rows: Doubles, solver: str, sizes: Sizes) -> dict[str, Any]:
+    def fit() -> SklearnKernelPCA:
+        model = SklearnKernelPCA(
+            sizes.components, kernel="rbf", gamma=GAMMA, eigen_solver=solver, random_state=0
+        )
+        return model.fit(rows)
+
+    seconds, model = best_of(sizes.tries, fit)
+    return {"seconds": seconds, "values": model.eigenvalues_, "vectors": model.eigenvectors_}
+
+
+def _ours(rows: Doubles, added: Doubles, dtype: str, sizes: Sizes) -> dict[str, Any]:
+    grow_seconds = []
+
+    def fit() -> KernelPCA:
+        return model_of(sizes, dtype=dtype).fit(rows)
+
+    fit().close()  # connections, and memory that was never used before
+    seconds, model = best_of(sizes.tries, fit)
+    facts = {"seconds": seconds, "values": model.eigenvalues_, "vectors": model.components_.T}
+    products = model.n_iter_
+    for _ in range(sizes.tries):
+        start = time.perf_counter()
+        model.partial_fit(added)
+        grow_seconds.append(time.perf_counter() - start)
+        grown = model.n_iter_
+        model.close()
+        model = fit()
+    model.close()
+    return facts | {"products": products, "grow_seconds": min(grow_seconds), "grow_products": grown}
+
+
+def _matrix(rows: Doubles) -> Doubles:
+    norms = np.einsum("ij,ij->i", rows, rows)
+    distances = np.maximum(norms[:, None] + norms - 2.0 * rows @ rows.T, 0.0)
+    return np.asarray(np.exp(-GAMMA * distances))
+
+
+def _residual(matrix: Doubles, values: Doubles, vectors: Doubles) -> float:
+    """Return the largest residual of the centred matrix, in parts of the largest eigenvalue."""
+    product = centred(matrix @ centred(vectors))
+    worst = np.linalg.norm(product - vectors * values, axis=0).max()
+    return float(worst / values[0])
+
+
+def summarise_speed(results: Results) -> str:
+    """Times, ratios and true residuals."""
+    parts = []
+    for kind, found in results["kinds"].items():
+        peer = min(facts["seconds"] for name, facts in found.items() if "scikit" in name)
+        lines = []
+        for name, facts in found.items():
+            grow = facts.get("grow_seconds")
+            more = "" if grow is None else f"{grow:.3f} s ({grow / facts['seconds']:.0%})"
+            ratio = "" if grow is None else f"{peer / facts['seconds']:.1f}"
+            products = str(facts.get("products", ""))
+            if grow is not None:
+                products += f" + {facts['grow_products']}"
+            line = [name, f"{facts['seconds']:.2f} s", ratio, f"{facts['residual']:.0e}"]
+            lines.append([*line, products, more])
+        header = ["", "fit", "times faster than the fastest peer", "true residual", "products"]
+        parts.append(f"Rows of kind {kind}:\n\n" + table([*header, "1 % more rows"], lines))
+    shape = f"{results['rows']:,} rows x {COLUMNS}, {results['components']} components."
+    return "\n\n".join([shape, *parts])
+
+
+# ---- growth, memory, workers ---------------------------------------------------------------------
+
+
+def make_scale_sizes(size: Size) -> Sizes:
+    """From five to forty thousand rows."""
+    if size == "full":
+        return Sizes((5_000, 10_000, 20_000, 40_000), 1)
+    return Sizes((600, 1200), 1, 3, 10_000_000)
+
+
+def run_scale(sizes: Sizes) -> Results:
+    """Fits on one and on two workers within a budget; what a round takes, and memory."""
+    found: list[dict[str, Any]] = []
+    for n_workers in (1, 2):
+        with connect("local", workers=n_workers, threads=1):
+            for n_rows in sizes.rows:
+                rows = rows_of("clusters", n_rows)
+                # Kept as far as it goes; nothing kept.
+                found += [_watched(rows, n_workers, b, sizes) for b in (sizes.budget, 1)]
+    return {"fits": found, "budget": sizes.budget, "components": sizes.components}
+
+
+def _watched(rows: Doubles, n_workers: int, budget: int, sizes: Sizes) -> dict[str, Any]:
+    with peak_memory() as peak:
+        start = time.perf_counter()
+        model = model_of(sizes, memory_budget=budget).fit(rows)
+        seconds = time.perf_counter() - start
+    model.close()
+    return {
+        "rows": len(rows),
+        "workers": n_workers,
+        "kept": budget > 1,
+        "seconds": seconds,
+        "products": model.n_iter_,
+        "residual": float(model.residuals_.max() / model.eigenvalues_[0]),
+        "client_bytes": peak["client"],
+        "worker_bytes": peak["workers"],
+    }
+
+
+@contextlib.contextmanager
+def peak_memory() -> Iterator[dict[str, int]]:
+    """Watch resident memory of this process, and of its children together."""
+    peak = {"client": 0, "workers": 0}
+    is_over = threading.Event()
+    me = psutil.Process(os.getpid())
+
+    def poll() -> None:
+        while not is_over.wait(_POLL_SECONDS):
+            peak["client"] = max(peak["client"], me.memory_info().rss)
+            total = 0
+            for child in me.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    total += child.memory_info().rss
+            peak["workers"] = max(peak["workers"], total)
+
+    thread = threading.Thread(target=poll, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def summarise_scale(results: Results) -> str:
+    """A line a number of rows; the exponent of a round."""
+    fits = results["fits"]
+
+    def at(n_rows: int, workers: int, *, kept: bool) -> dict[str, Any]:
+        wanted = (n_rows, workers, kept)
+        return next(f for f in fits if (f["rows"], f["workers"], f["kept"]) == wanted)
+
+    sizes = sorted({fit["rows"] for fit in fits})
+    lines = []
+    for n_rows in sizes:
+        one, two = at(n_rows, 1, kept=True), at(n_rows, 2, kept=True)
+        bare, bare_two = at(n_rows, 1, kept=False), at(n_rows, 2, kept=False)
+        lines.append(
+            [
+                f"{n_rows:,}",
+                f"{8e-9 * n_rows**2:.1f} GB",
+                f"{two['seconds']:.2f} s",
+                f"{one['seconds'] / two['seconds']:.2f}",
+                f"{(two['worker_bytes'] + two['client_bytes']) / 1e9:.2f} GB",
+                f"{bare_two['seconds'] / bare_two['products']:.3f} s",
+                f"{bare['seconds'] / bare_two['seconds']:.2f}",
+                f"{two['residual']:.0e}",
+            ]
+        )
+    first, last = (at(n, 2, kept=False) for n in (sizes[0], sizes[-1]))
+    ratio = (last["seconds"] / last["products"]) / (first["seconds"] / first["products"])
+    exponent = np.log(ratio) / np.log(sizes[-1] / sizes[0])
+    header = [
+        "rows",
+        "the matrix",
+        "fit, two workers",
+        "one worker takes, times",
+        "peak of all processes",
+        "a round, nothing kept",
+        "one worker takes, times",
+        "residual",
+    ]
+    text = (
+        f"{results['components']} components, float64, `memory_budget` "
+        f"{results['budget'] / 1e9:g} GB. A round with nothing kept grows as the "
+        f"{exponent:.2f}th power of the rows."
+    )
+    return f"{text}\n\n{table(header, lines)}"
+
+
+# ---- overhead ------------------------------------------------------------------------------------
+
+
+def make_overhead_sizes(size: Size) -> Sizes:
+    """Ten and twenty thousand rows."""
+    return Sizes((10_000, 20_000), 3) if size == "full" else Sizes((600,), 1, 3)
+
+
+def run_overhead(sizes: Sizes) -> Results:
+    """The same products in a plain loop, in a crew here, in crews on workers, and saved."""
+    lines = []
+    for n_rows in sizes.rows:
+        role = _role(rows_of("clusters", n_rows))
+        plan = _plan(n_rows, sizes.components)
+        facts: dict[str, Any] = {"rows": n_rows}
+        facts["loop"], _ = best_of(sizes.tries, lambda: _loop(role, plan, 2))  # noqa: B023
+        facts["crew"], _ = best_of(sizes.tries, lambda: _follow(role, plan))  # noqa: B023
+        facts["loop, one thread"], _ = best_of(sizes.tries, lambda: _loop(role, plan, 1))  # noqa: B023
+        with connect("local", workers=1, threads=1):
+            facts["one worker"], _ = best_of(sizes.tries, lambda: _follow(role, plan))  # noqa: B023
+        with connect("local", workers=2, threads=1):
+            facts["two workers"], _ = best_of(sizes.tries, lambda: _follow(role, plan))  # noqa: B023
+            for name, options in (
+                ("two workers, saved once a second", {"seconds": 1.0}),
+                ("two workers, saved every round", {"every": 1}),
+            ):
+                with tempfile.TemporaryDirectory() as folder:
+                    facts[name], _ = best_of(
+                        sizes.tries,
+                        lambda: _follow(role, plan, folder, **options),  # noqa: B023
+                    )
+        lines.append(facts)
+    return {"lines": lines, "components": sizes.components}
+
+
+def _role(rows: Doubles) -> KernelProducts:
+    return KernelProducts(rows, Kernel("rbf", GAMMA), "float64", rows.mean(axis=0), None)
+
+
+def _plan(n_rows: int, n_components: int) -> Krylov:
+    random = np.random.default_rng(0)
+    with one_blas_thread:
+        block = orthonormal(
+            centred(random.normal(size=(n_rows, block_width(n_components, n_rows))))
+        )
+    start = Subspace.starting_with(block, n_components)
+    return Krylov(start, n_components, TOLERANCE, 1000, float(n_rows))
+
+
+def _loop(role: KernelProducts, plan: Krylov, threads: int) -> Subspace:
+    """Do without a crew."""
+    place = role.open(None, Room())
+    members = range(n_shards(len(role.rows)))
+    state = plan.begin()
+    while (order := plan.order(state)) is not None:
+        reports = thread_map(lambda m: place.multiply(m, order), members, threads)
+        state = plan.absorb(state, reports)
+    return state
+
+
+def _follow(
+    role: KernelProducts, plan: Krylov, folder: str | None = None, **options: Any
+) -> Subspace:
+    vault = None
+    if folder is not None:
+        vault = Vault(open_objects(folder), f"run-{time.monotonic_ns()}", "benchmark")
+    with Crew(role, n_shards(len(role.rows)), vault=vault, **options) as crew:
+        return crew.follow(plan)
+
+
+def summarise_overhead(results: Results) -> str:
+    """Ratios to the plain loop, and to the crew that saves nothing."""
+    names = [name for name in results["lines"][0] if name != "rows"]
+    lines = []
+    for name in names:
+        line = [name]
+        for facts in results["lines"]:
+            reference = {"crew": "loop", "one worker": "loop, one thread"}.get(name)
+            if name.startswith("two workers,"):
+                reference = "two workers"
+            ratio = "" if reference is None else f" ({facts[name] / facts[reference] - 1:+.1%})"
+            line.append(f"{facts[name]:.2f} s{ratio}")
+        lines.append(line)
+    return table(["", *(f"{facts['rows']:,} rows" for facts in results["lines"])], lines)
+
+
+def problems() -> list[Problem]:
+    """The problems of this module."""
+    return [
+        Problem(
+            "kpca-speed",
+            "kernel PCA against scikit-learn on the same rows, and 1 % more rows",
+            make_speed_sizes,
+            run_speed,
+            summarise_speed,
+        ),
+        Problem(
+            "kpca-scale",
+            "kernel PCA from 5,000 to 40,000 rows: time, memory, one and two workers",
+            make_scale_sizes,
+            run_scale,
+            summarise_scale,
+        ),
+        Problem(
+            "kpca-overhead",
+            "what a crew costs beside a plain loop, and what checkpoints cost",
+            make_overhead_sizes,
+            run_overhead,
+            summarise_overhead,
+        ),
+    ]
