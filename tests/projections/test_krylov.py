@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distclust.projections.krylov import Krylov, Subspace, block_width
-from distclust.projections.subspace import centred, orthonormal, ritz, with_signs
+from distclust.projections.subspace import centred, orthonormal, ritz, signs_of
 from tests.oracles import kernel_pca as oracle
 
 N = 120
@@ -208,4 +208,4 @@ def test_ritz__is_ordered_and_symmetrises(rng):
 def test_signs__largest_entry_positive_first_on_ties():
     vectors = np.array([[1.0, -3.0, 2.0, 0.0], [-2.0, 3.0, -2.0, 0.0], [0.5, 1.0, 0.0, 0.0]])
     wanted = np.array([[-1.0, 3.0, 2.0, 0.0], [2.0, -3.0, -2.0, 0.0], [-0.5, -1.0, 0.0, 0.0]])
-    np.testing.assert_array_equal(with_signs(vectors), wanted)
+    np.testing.assert_array_equal(vectors * signs_of(vectors), wanted)

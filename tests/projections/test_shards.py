@@ -62,26 +62,6 @@ def test_product__is_the_dense_one(name, layout):
     np.testing.assert_allclose(single, wanted, atol=1e-5 * np.abs(matrix).sum(axis=1).max())
 
 
-@pytest.mark.parametrize("name", NAMED_KERNELS)
-@pytest.mark.parametrize("first_row", [0, 1, TILE, 2 * TILE + 5, N - 1])
-@pytest.mark.parametrize("first_column", [0, 3, 2 * TILE, N - 1])
-def test_product__of_a_corner(name, first_row, first_column):
-    rows, block = make_rows(), make_block()
-    corner = oracle.kernel_matrix(rows, None, name, GAMMA)[first_row:, first_column:]
-    found = product(make_role(rows, name), Product(block, first_row, first_column))
-    np.testing.assert_allclose(found, corner @ block[first_column:], rtol=1e-11, atol=1e-11)
-
-
-def test_product__of_a_corner_evaluates_no_tile_outside():
-    role = make_role(make_rows())
-    place = role.open(None, Room())
-    product(role, Product(make_block(), 3 * TILE), place)
-    assert place.n_tiles == 3 * 6  # three shards of rows, all columns
-    place = role.open(None, Room())
-    product(role, Product(make_block(), 0, 3 * TILE), place)
-    assert place.n_tiles == 6 * 3
-
-
 def test_centring__a_product_between_two_means(rng):
     """H(K(HZ)) is the centred matrix times Z (spec 2.1)."""
     rows, z = make_rows(), make_block()
