@@ -267,10 +267,12 @@ class Berth:
             problems.extend(self._try_save(at, self._member(at.member), keep))
         return problems[0] if problems else None
 
-    def drop(self, members: Sequence[int]) -> None:
-        """Forget members."""
-        for member in members:
-            self._members.pop(member, None)
+    def drop(self, left: Sequence[Start]) -> None:
+        """Forget members that left, unless they came back under a later incarnation."""
+        for at in left:
+            found = self._members.get(at.member)
+            if found is not None and found.incarnation <= at.incarnation:
+                del self._members[at.member]
 
     def facts(self, members: Iterable[int]) -> list[dict[str, Any]]:
         """Return what the board shows of some members, as JSON values."""

@@ -29,7 +29,7 @@ from typing import Any, Generic, Literal, Self, TypeVar
 from distclust.engine.crews.berth import NoWholeCheckpoint, Post, Start, Vault
 from distclust.engine.crews.hands import Answer, Hands, Lost
 from distclust.engine.crews.in_process import LocalHands
-from distclust.engine.crews.role import Plan, Role
+from distclust.engine.crews.role import Plan, Role, check_kind
 from distclust.engine.sessions import current_client
 from distclust.errors import CheckpointWarning, ClusterError, InputError, StoreError
 from distclust.store.states import as_restored, with_own_generators
@@ -159,6 +159,7 @@ class Crew:
 
         Members begin anew, at position 0.
         """
+        check_kind(role, Role, f"Crew {self.name}")
         check_integer(n_members, f"Crew {self.name}: n_members", at_least=1)
         self._await_calls()
         self._role, self._vault = role, vault
@@ -185,6 +186,7 @@ class Crew:
         Goes on from the last checkpoint of the run if there is one. An interrupt saves
         everything first.
         """
+        check_kind(plan, Plan, f"Crew {self.name}: follow")
         led = self._resume(plan)
         try:
             while (order := plan.order(with_own_generators(led.state))) is not None:
@@ -480,7 +482,8 @@ class Crew:
     def _move(self, member: _Member) -> None:
         """Have a berth forget a member; it is taken in elsewhere."""
         assert member.berth is not None
-        self._hands.call(next(self._numbers), member.berth, "drop", [member.number])
+        left = [self._at(member, member.position)]
+        self._hands.call(next(self._numbers), member.berth, "drop", left)
         member.berth = None
         member.moves += 1
 
@@ -546,23 +549,31 @@ class Crew:
             member = self._members[number]
             member.moves += 1  # under the present one it may have saved a later position
             by_berth[member.berth].append(self._at(member, position))
-        waiting = set()
+        waiting: dict[int, str] = {}
+        problems = []
         for berth, wanted in by_berth.items():
             if berth is None:
-                self._warn("Not everything could be saved: a member was just lost.")
-                return False
+                problems.append(f"{self._role.label(wanted[0].member)} was lost")
+                continue
             number = next(self._numbers)
-            waiting.add(number)
+            waiting[number] = berth
             self._hands.call(number, berth, "save", wanted, tuple(self._saved))
         while waiting and time.monotonic() < end:
             answer = self._hands.wait()
-            if answer is None or answer.call not in waiting:
-                continue
-            waiting.discard(answer.call)
-            if answer.error is not None or answer.value:
-                self._warn(f"Not everything could be saved: {answer.error or answer.value}.")
-                return False
-        return not waiting
+            gone = set(self._hands.lost())
+            if answer is not None and isinstance(answer.error, Lost):
+                known = self._calls.get(answer.call)
+                gone.add(known.berth if known else waiting.get(answer.call, ""))
+            elif answer is not None and answer.call in waiting:
+                del waiting[answer.call]
+                if answer.error is not None or answer.value:
+                    problems.append(str(answer.error or answer.value))
+            problems += [f"{berth} was lost" for berth in waiting.values() if berth in gone]
+            waiting = {n: berth for n, berth in waiting.items() if berth not in gone}
+        problems += [f"{berth} does not answer" for berth in waiting.values()]
+        if problems:
+            self._warn(f"Not everything could be saved: {'; '.join(problems)}.")
+        return not problems
 
     def _resume(self, plan: Plan[State]) -> _Led[State]:
         """Return the plan's last state with whose position all members can be restored."""

@@ -11,6 +11,7 @@ import pytest
 from distclust.engine.crews import Room, Vault, berth
 from distclust.engine.crews.berth import Berth, NoWholeCheckpoint, Post, Start
 from distclust.errors import ConflictError, InputError
+from tests.crew_stage import Snapshot
 from tests.walkers import Shelf, Walk, Walker, disk_full, n_redone, steps_in, walk_alone
 
 RUN = "run"
@@ -134,13 +135,20 @@ def test_advance__arrays_lie_as_they_would_after_a_restart():
 
 def test_unknown_member__is_refused():
     made = walked()
-    made.drop([0, 5])
+    made.drop([at(0, 5), at(5, 0)])
     for call in (
         lambda: made.advance([at(0, 5)], orders(5, 6), save=False),
         lambda: made.save([at(0, 5, 1000)]),
     ):
         with pytest.raises(InputError, match="member 0: expected a member here"):
             call()
+
+
+def test_drop__not_one_that_came_back():
+    made = walked()
+    made.adopt([post(0, incarnation=1001)])
+    made.drop([at(0, 5, incarnation=1000)])
+    assert made.facts([0]) != []
 
 
 # ---- saves -----------------------------------------------------------------------------------
@@ -286,18 +294,6 @@ def test_fence__an_old_incarnation_is_refused_from_the_moment_of_the_restart():
     with pytest.raises(ConflictError, match="incarnation 1001"):
         zombie.advance([at(0, 4)], orders(4, 5), save=True)
     assert places(shelf) == [(1000, 4), (1001, 4)]
-
-
-class Snapshot(Shelf):
-    """A shelf whose list was looked at long ago."""
-
-    def __init__(self, shelf: Shelf) -> None:
-        super().__init__()
-        self.content = shelf.content
-        self.seen = list(shelf.content)
-
-    def list(self, prefix: str = "") -> list[str]:
-        return sorted(key for key in self.seen if key.startswith(f"{prefix}/"))
 
 
 def test_fence__a_save_that_slips_in_is_not_read():
