@@ -11,7 +11,7 @@ The matrix is never centred: columns of the basis have mean 0, and K̂Z = H K Z 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from distclust import events
 from distclust.engine import Plan, one_blas_thread
 from distclust.projections.forecast import expected_rounds
 from distclust.projections.shards import Product
-from distclust.projections.subspace import beside, bordered, centred, orthonormal, ritz
+from distclust.projections.subspace import Columns, bordered, centred, orthonormal, ritz
 
 Doubles = npt.NDArray[np.float64]
 
@@ -97,8 +97,15 @@ class Krylov(Plan[Subspace]):
     tolerance: float
     max_iter: int
     scale: float
+    _basis: Columns = field(init=False, repr=False)
+    _product: Columns = field(init=False, repr=False)
 
     state_type = Subspace
+
+    def __post_init__(self) -> None:
+        capacity = _WIDEST * self.start.block.shape[1] + self.start.basis.shape[1]
+        object.__setattr__(self, "_basis", Columns(capacity))
+        object.__setattr__(self, "_product", Columns(capacity))
 
     def begin(self) -> Subspace:
         """Return the first state."""
@@ -130,11 +137,11 @@ class Krylov(Plan[Subspace]):
             row_sums = state.row_sums
             if len(row_sums) == 0:
                 row_sums, product = product[:, -1].copy(), product[:, :-1]
-            basis = beside(state.basis, state.block)
+            basis = self._basis.beside(state.basis, state.block)
             state = replace(
                 state,
                 basis=basis,
-                product=beside(state.product, product),
+                product=self._product.beside(state.product, product),
                 projected=bordered(state.projected, basis.T @ product),
                 row_sums=row_sums,
                 n_products=state.n_products + 1,

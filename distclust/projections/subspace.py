@@ -23,9 +23,28 @@ def centred(block: Doubles) -> Doubles:
     return found
 
 
-def beside(left: Doubles, right: Doubles) -> Doubles:
-    """Return two blocks side by side, column after column in memory: what is copied is whole."""
-    return np.concatenate([left.T, right.T]).T
+class Columns:
+    """Puts blocks side by side without copying those that are there.
+
+    The result of a call is extended in place by the next, behind its last column; anything
+    else is copied first. So nothing that was returned ever changes.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._buffer = np.empty((0, 0))
+        self._used = 0
+
+    def beside(self, left: Doubles, right: Doubles) -> Doubles:
+        """Return two blocks side by side, column after column in memory."""
+        old, new = left.shape[1], left.shape[1] + right.shape[1]
+        is_last = left.base is self._buffer and old == self._used and new <= len(self._buffer)
+        if not is_last:
+            self._buffer = np.empty((max(self._capacity, new), len(left)))
+            self._buffer[:old] = left.T
+        self._buffer[old:new] = right.T
+        self._used = new
+        return self._buffer[:new].T
 
 
 def bordered(square: Doubles, columns: Doubles) -> Doubles:
