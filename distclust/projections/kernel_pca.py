@@ -499,6 +499,10 @@ class KernelPCA(Projection):
             expected = f"n_components={len(self.eigenvalues_)}, as fitted"
             raise InputError(where, expected, self.n_components, "Fit all rows again.")
 
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.components_)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -137,7 +139,7 @@ def test_partial_fit__over_pieces_ends_where_fit_ends(sizes, seed, kernel, is_sp
     put = sp.csr_array if is_sparse else np.asarray
     model = KernelPCA(q, kernel=kernel, gamma=0.2, random_state=seed)
     bounds = np.cumsum([0, first, *sizes])
-    for start, stop in zip(bounds[:-1], bounds[1:], strict=True):
+    for start, stop in itertools.pairwise(bounds):
         assert model.partial_fit(put(rows[start:stop])) is model
         check_as_exact(model, oracle.kernel_matrix(rows[:stop], None, kernel, 0.2))
     model.close()
