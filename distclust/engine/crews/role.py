@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+from distclust.errors import InputError
 
 State = TypeVar("State")
 
@@ -97,3 +100,23 @@ class Plan(ABC, Generic[State]):
     @abstractmethod
     def absorb(self, state: State, reports: Sequence[Any]) -> State:
         """Return the state after a round; reports come in the order of members."""
+
+
+def check_kind(given: Any, kind: type[Any], where: str) -> None:
+    """Refuse what is no role or plan, or does not say what its states are.
+
+    Raises
+    ------
+    InputError
+        Before any work was done.
+    """
+    name = f"distclust.engine.{kind.__name__}"
+    if not isinstance(given, kind):
+        got = f"the class {given.__name__}" if isinstance(given, type) else repr(given)
+        hint = f"Derive a class from {name} and pass an object of it."
+        raise InputError(where, f"a {kind.__name__.lower()}", got, hint)
+    state_type = getattr(given, "state_type", None)
+    if not (isinstance(state_type, type) and dataclasses.is_dataclass(state_type)):
+        hint = "Set it to a class with @dataclass(frozen=True)."
+        where = f"{where}: {type(given).__name__}.state_type"
+        raise InputError(where, "the class of its states, a dataclass", repr(state_type), hint)
