@@ -23,6 +23,8 @@ from distclust.validation import check_integer, check_real
 # own 3 are used up quickly: a task counts a death even while it waits behind others.
 ALLOWED_FAILURES = 100
 
+_UNINTERRUPTED = "distclust.engine.uninterrupted"  # workers get on with a Ctrl-C
+
 _sessions: list[Session] = []
 
 # Versions that change results or the wire between processes.
@@ -258,6 +260,7 @@ def _relevant(facts: dict[str, Any], release: str | None) -> dict[str, str | Non
 def _start_local(
     workers: int | None, threads: int | None, memory_limit: str | int | float | None
 ) -> Session:
+    import dask
     from distributed import Client, LocalCluster
 
     n_threads = threads or 1
@@ -272,6 +275,7 @@ def _start_local(
             dashboard_address="127.0.0.1:0",  # without one Dask would try port 8787 and warn
             worker_dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": has_dashboard, "allowed_failures": ALLOWED_FAILURES},
+            preload=[*dask.config.get("distributed.worker.preload"), _UNINTERRUPTED],
         )
     keep_workers_alive(cluster)
     return Session("local", Client(cluster), cluster, has_dashboard=has_dashboard)

@@ -67,7 +67,8 @@ class BerthActor:
         try:
             return self._do(method, sealed)
         except Exception as error:
-            raise _sendable(error) from None
+            found = _sendable(error)
+        raise found  # here: an error carries along the one that is being handled
 
     def _do(self, method: str, sealed: Sealed) -> Sealed:
         args, options = sealed.open()
