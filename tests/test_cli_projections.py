@@ -147,7 +147,7 @@ def test_fit__of_a_store_publishes_beside_it_and_says_what_it_found(
     assert found["components"][2]["share_so_far"] == pytest.approx(sum(shares))
     assert found["largest_residual"] == max(c["residual"] for c in found["components"])
     assert found["kernel"] == {"name": "rbf", "gamma": 1 / N_FEATURES}
-    assert found["version"] == ResultsStore(out).current().id
+    assert found["version"] == distclust.load(out).version_ == ResultsStore(out).names()[-1]
     assert (found["n_rows"], found["n_features"]) == (N_ROWS, N_FEATURES)
     assert found["resumed_after"] is None
     assert found["seconds"] > 0
@@ -617,7 +617,7 @@ def test_transform__bad_input_is_one_sentence(
     wide, holes = tmp_path / "wide.npy", tmp_path / "holes.npy"
     np.save(wide, np.zeros((3, N_FEATURES + 1)))
     np.save(holes, np.full((3, N_FEATURES), np.nan))
-    for words, says in [
+    cases: list[tuple[list[Any], str]] = [
         ([tree, table], "expected a model among KernelPCA, PPCA, got BHC"),
         ([tmp_path / "none", table], "none"),
         ([model, store], "the columns of the fit"),
@@ -628,7 +628,8 @@ def test_transform__bad_input_is_one_sentence(
         ([model, table, "-o", table, "--overwrite"], "an input"),
         ([model, table, "--overwrite"], "something to overwrite"),
         ([model, table, "--workers", 2], "--workers"),
-    ]:
+    ]
+    for words, says in cases:
         assert run("transform", *words, "-q") == 2, words
         error = capsys.readouterr().err
         assert says in error
@@ -657,7 +658,7 @@ def test_show__lists_the_components(results: Path, capsys: pytest.CaptureFixture
     assert [c["eigenvalue"] for c in found["components"]] == model.eigenvalues_.tolist()
     assert [c["residual"] for c in found["components"]] == model.residuals_.tolist()
     assert found["noise_variance"] == model.noise_variance_
-    assert found["version"] == ResultsStore(results).current().id
+    assert found["version"] == ResultsStore(results).names()[-1]
     assert run("show", results) == 0
     text = capsys.readouterr().out
     for word in ("3 components of 700 rows", "rbf, gamma 0.166667", "eigenvalue", "residual"):
