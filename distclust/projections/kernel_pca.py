@@ -438,10 +438,10 @@ class KernelPCA(Projection):
         return KernelProducts(self._rows, self._kernel, self.dtype, self._middle, n_bytes)
 
     def _fingerprint(self, rows: RowArray) -> str:
-        parts = (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,)
+        """Return what a fit depends on, as a checksum."""
         method = (self.solver, self.sigma2, self.tolerance, self.max_iter)
         settings = (self._kernel, self.dtype, self.n_components, self._seed, *method)
-        return checksum(*(np.ascontiguousarray(p) for p in parts), repr(settings).encode()).hex()
+        return checksum(fingerprint_of(rows).encode(), repr(settings).encode()).hex()
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
@@ -575,6 +575,13 @@ def _rows_of(matrix: Matrix) -> RowArray:
     if is_sparse(rows):
         return sp.csr_array(rows, dtype=np.float64)
     return np.ascontiguousarray(rows, np.float64)
+
+
+def fingerprint_of(rows: RowArray) -> str:
+    """Return a checksum of rows, which tells those of different fits apart."""
+    parts = (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,)
+    shape = repr(rows.shape).encode()
+    return checksum(shape, *(np.ascontiguousarray(part) for part in parts)).hex()
 
 
 def _check_finite(rows: RowArray, where: str, first_row: int = 0) -> None:

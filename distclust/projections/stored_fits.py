@@ -11,6 +11,7 @@ from distclust import events
 from distclust.engine import Vault
 from distclust.errors import ConflictError
 from distclust.projections import em, krylov
+from distclust.projections.kernel_pca import KernelPCA, fingerprint_of
 from distclust.projections.kernels import RowArray
 from distclust.projections.persistence import (
     MODEL_FILE,
@@ -24,7 +25,6 @@ from distclust.store.sealed import plain
 from distclust.store.unfinished import begin_or_resume
 
 if TYPE_CHECKING:
-    from distclust.projections.kernel_pca import KernelPCA
     from distclust.store.drafts import Draft
 
 _HOW = ("memory_budget", "random_state")  # do not change what is computed, or are the seed
@@ -41,22 +41,23 @@ def fit_beside(
 ) -> None:
     """Fit `model`, saving its state in a results store, and publish it there."""
     store = ResultsStore(results)
-    if model.random_state is None and not fresh:
-        model._seed = _begun_seed(store, _identity(model, matrix, rows)) or model._seed
     identity = _identity(model, matrix, rows)
+    if model.random_state is None and not fresh:
+        identity["seed"] = model._seed = _begun_seed(store, identity)
     draft = begin_or_resume(store, identity, fresh=fresh, where=where, alike=("kind",))
     with draft:
         if draft.is_sealed:
             version = draft.publish()
             _take_over(model, read_model(store, version.id))
         else:
-            _fit(model, rows, draft, str(identity["input_fingerprint"]))
+            _fit(model, rows, draft)
             draft.write_archive(MODEL_FILE, *kernel_pca_to_archive(model))
             version = draft.publish(_metrics(model))
     model.results_, model.version_ = store.url, version.id
 
 
-def _fit(model: KernelPCA, rows: RowArray, draft: Draft, fingerprint: str) -> None:
+def _fit(model: KernelPCA, rows: RowArray, draft: Draft) -> None:
+    fingerprint = model._fingerprint(rows)
     vault = Vault(draft.place().objects, draft.id, fingerprint, draft.incarnation)
     step = vault.checkpoints("plan").newest_step()
     if step is not None:
@@ -80,17 +81,17 @@ def _identity(model: KernelPCA, matrix: Matrix, rows: RowArray) -> dict[str, Any
         "kind": type(model).__name__,
         "parameters": parameters,
         "seed": model._seed,
-        "input_fingerprint": getattr(matrix, "fingerprint", None) or model._fingerprint(rows),
+        "input_fingerprint": getattr(matrix, "fingerprint", None) or fingerprint_of(rows),
     }
 
 
-def _begun_seed(store: ResultsStore, identity: Mapping[str, Any]) -> int | None:
-    """Return the seed that an unfinished fit of the same rows drew, if there is one."""
+def _begun_seed(store: ResultsStore, identity: Mapping[str, Any]) -> int:
+    """Return the seed that an unfinished fit of the same rows drew; else that of this one."""
     ours = {k: v for k, v in plain(dict(identity)).items() if k != "seed"}
     for begun in store.unfinished().values():
         if {name: begun.get(name) for name in ours} == ours:
             return int(begun["seed"])
-    return None
+    return int(identity["seed"])
 
 
 def _metrics(model: KernelPCA) -> dict[str, Any]:
