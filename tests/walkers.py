@@ -64,11 +64,19 @@ class Walker(Role[Walk]):
     def advance(self, place: Any, member: int, state: Walk, order: Any) -> tuple[Walk, Floats]:
         assert place == "a place"
         time.sleep(self.seconds)
+        self._dawdle(state.n)
         # Drawn as people do it, from the generator of the state.
         x = np.sin(state.x * 1.1 + order + 0.1 * state.rng.standard_normal(3))
         if self.journal is not None:
             write_down(self.journal, f"{member} {state.n}")
         return Walk(x, state.n + 1, state.rng), x
+
+    def _dawdle(self, n: int) -> None:
+        """Take one step slowly, in processes whose environment says so."""
+        text = os.environ.get("DISTCLUST_TEST_DAWDLE")
+        if text is not None and self.journal is not None and n == int(text.split()[0]):
+            (self.journal.parent / "dawdling").touch()
+            time.sleep(float(text.split()[1]))
 
     def label(self, member: int) -> str:
         return f"walker {member}"

@@ -302,7 +302,8 @@ class Berth:
             mine = with_own_generators(state)
             state, report = self._role.advance(self._place, start.member, mine, order)
             state = as_restored(state)
-        found.stands = (_Stand(start.position + len(orders), state, report), before)
+        now = _Stand(start.position + len(orders), state, report)
+        found.stands = (now, before._replace(report=None))
 
     def _try_save(self, at: Start, found: _Member, keep: Collection[int]) -> list[str]:
         """Save a member; a full or read-only disk is a note, not the end of the work."""
