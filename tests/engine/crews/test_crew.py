@@ -415,9 +415,8 @@ def test_interrupt__in_the_plan_saves_everything(where, is_late, last, tmp_path)
 
 def test_interrupt__in_any_wait(monkeypatch, tmp_path):
     plain = crew_module.LocalHands.wait
-    journal = tmp_path / "journal"
     for n_waits in range(1, 60):
-        shelf = Shelf()
+        shelf, journal = Shelf(), tmp_path / f"journal-{n_waits}"
         left = n_waits
 
         def wait(hands):
@@ -438,7 +437,6 @@ def test_interrupt__in_any_wait(monkeypatch, tmp_path):
                 assert got == WANTED
                 assert n_waits > N_ROUNDS
                 return
-        journal.unlink()
     raise AssertionError("the crew was never done")
 
 
@@ -468,7 +466,6 @@ def lines_of_crew(action, strike_at: int | None) -> int:
 
 def test_interrupt__at_any_line_of_the_supervisor(tmp_path):
     def begin() -> Crew:
-        journal.unlink(missing_ok=True)
         return Crew(Walker(journal=journal), N_MEMBERS, vault=vault_on(shelf), every=EVERY)
 
     shelf, journal = Shelf(), tmp_path / "journal"
@@ -477,7 +474,7 @@ def test_interrupt__at_any_line_of_the_supervisor(tmp_path):
     assert n_lines > 1000
     n_struck = n_exact = 0
     for line in range(3, n_lines, 23):
-        shelf = Shelf()
+        shelf, journal = Shelf(), tmp_path / f"journal-{line}"
         with begin() as crew, warnings.catch_warnings():
             warnings.simplefilter("ignore", CheckpointWarning)
             try:
