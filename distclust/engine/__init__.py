@@ -13,6 +13,7 @@ from distclust.engine.blocks import (
 )
 from distclust.engine.crews import Crew, Plan, Role, Room, Vault, drain_worker, read_board
 from distclust.engine.diagnosis import doctor
+from distclust.engine.features import check_features, opened
 from distclust.engine.ingesting import ingest
 from distclust.engine.lazy import block_array, labels_array
 from distclust.engine.matrices import as_matrix
@@ -34,6 +35,7 @@ __all__ = [
     "allowed_cores",
     "as_matrix",
     "block_array",
+    "check_features",
     "check_worker_memory",
     "connect",
     "current_client",
@@ -48,6 +50,7 @@ __all__ = [
     "map_spans",
     "n_spans",
     "one_blas_thread",
+    "opened",
     "profile_matrix",
     "read_board",
     "reduce_blocks",

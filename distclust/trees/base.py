@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted
+from sklearn.utils.validation import check_is_fitted
 
-from distclust.engine import as_matrix, map_blocks
+from distclust.engine import as_matrix, check_features, map_blocks, opened
 from distclust.errors import InputError
 from distclust.families import Family
-from distclust.store import Matrix, has_default_names, profile_block
+from distclust.store import Matrix, profile_block
 from distclust.trees import prediction
 from distclust.trees.data import (
     first_look,
@@ -183,7 +182,7 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         check_is_fitted(self, "tree_")
         where = f"{type(self).__name__}.{method}"
         X = opened(X, where)
-        self._check_features(X, where, reset=False)
+        check_features(self, X, where, reset=False)
         matrix = as_matrix(X, columns=self._columns, where=where)
         self.family_.check(first_look(matrix).profile, matrix.columns, where)
         return matrix
@@ -198,44 +197,12 @@ class TreeEstimator(ClusterMixin, BaseEstimator):
         check_is_fitted(self, "tree_")
         save_model(self, path)
 
-    def _check_features(self, X: Any, where: str, *, reset: bool) -> None:
-        """Keep or compare names and number of features, in scikit-learn's way."""
-        if reset:
-            self.__dict__.pop("feature_names_in_", None)
-        if isinstance(X, Matrix):
-            X = _header(X)
-        if not hasattr(X, "shape"):
-            return
-        expected = "columns with usable names" if reset else "the features of the fit"
-        try:
-            _check_feature_names(self, X, reset=reset)
-            if len(X.shape) == 2:
-                _check_n_features(self, X, reset=reset)
-        except (ValueError, TypeError) as error:
-            hint = "Name columns by strings." if reset else "Pass the same columns."
-            raise InputError(where, expected, str(error).rstrip().rstrip("."), hint) from None
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         # With "auto" some sparse data are refused (real numbers), so the tag cannot promise.
         tags.input_tags.sparse = not isinstance(self.family, str) or self.family != "auto"
         tags.input_tags.allow_nan = True
         return tags
-
-
-def opened(X: Any, where: str) -> Any:
-    """Return the matrix of a store; anything else as it is."""
-    is_store = isinstance(X, (str, os.PathLike)) or hasattr(X, "matrix")
-    return as_matrix(X, where=where) if is_store else X
-
-
-def _header(matrix: Matrix) -> Any:
-    """Return a table without rows that has the names of a matrix, if it has any."""
-    if has_default_names(matrix.columns):
-        return np.empty((0, matrix.shape[1]))
-    import pandas as pd
-
-    return pd.DataFrame(columns=[column.name for column in matrix.columns], dtype=np.float64)
 
 
 def check_enough_rows(n_rows: int, where: str) -> None:

@@ -8,11 +8,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import as_matrix, local_threads, run
+from distclust.engine import as_matrix, check_features, local_threads, opened, run
 from distclust.families import Family
 from distclust.seeding import check_seed
 from distclust.store import Matrix
-from distclust.trees.base import TreeEstimator, check_enough_rows, opened
+from distclust.trees.base import TreeEstimator, check_enough_rows
 from distclust.trees.data import (
     Leaves,
     check_capacity,
@@ -74,7 +74,7 @@ class ExactTreeEstimator(TreeEstimator):
         """
         where = f"{type(self).__name__}.fit"
         X = opened(X, where)
-        self._check_features(X, where, reset=True)
+        check_features(self, X, where, reset=True)
         search, learning = self._plans(where)
         matrix = as_matrix(X, where=where)
         with matrix.held():

@@ -10,14 +10,14 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.utils.validation import check_is_fitted
 
-from distclust.engine import as_matrix, labels_array, map_blocks
+from distclust.engine import as_matrix, check_features, labels_array, map_blocks, opened
 from distclust.errors import InputError
 from distclust.families import Family
 from distclust.seeding import check_seed
 from distclust.store import Matrix
 from distclust.store.archive import with_prefix
 from distclust.store.row_labels import StoredLabels
-from distclust.trees.base import TreeEstimator, check_enough_rows, opened
+from distclust.trees.base import TreeEstimator, check_enough_rows
 from distclust.trees.capacity import check_reading
 from distclust.trees.evaluate import DirichletProcess
 from distclust.trees.fits import Finished, Method, fit_in_memory
@@ -75,7 +75,7 @@ class LargeTreeEstimator(TreeEstimator):
         """
         where = f"{type(self).__name__}.fit"
         X = opened(X, where)
-        self._check_features(X, where, reset=True)
+        check_features(self, X, where, reset=True)
         matrix = as_matrix(X, where=where)
         check_enough_rows(matrix.shape[0], where)
         method = self._method(matrix.shape[1], where)
