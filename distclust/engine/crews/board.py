@@ -59,7 +59,7 @@ def drain_worker(address: str, timeout: float = 60.0) -> None:
         while client.run_on_scheduler(_holds_actors, address=address):
             if time.monotonic() > end:
                 got = "members that are still there"
-                hint = "Repeat; a member leaves when its present order is carried out."
+                hint = "Repeat; members leave when they are saved after their next order."
                 raise ClusterError(address, f"all crews to leave within {timeout:g} s", got, hint)
             time.sleep(_POLL_SECONDS)
         client.retire_workers([address])

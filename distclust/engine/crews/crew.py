@@ -195,9 +195,7 @@ class Crew:
                 if self._are_all_saved():
                     self._save_plan(led)
         except KeyboardInterrupt:
-            if led.position < self.position:  # struck before the reports were absorbed
-                led = self._absorb(plan, led)
-            self._save_now(led)
+            self._at_last(lambda: self._save_now(plan, led))
             raise
         return led.state
 
@@ -222,7 +220,7 @@ class Crew:
         try:
             yield from self._drive(n_orders, order_at, None)
         except KeyboardInterrupt:
-            self._save_each()
+            self._at_last(self._save_each)
             raise
         self._is_free = False
 
@@ -236,7 +234,7 @@ class Crew:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         is_stop = kind is not None and issubclass(kind, KeyboardInterrupt)
         if is_stop and self._is_free:  # struck while reports of `run` were looked at
-            self._save_each()
+            self._at_last(self._save_each)
         self._end("done" if kind is None else "stopped" if is_stop else "failed")
 
     def _end(self, state: Literal["done", "stopped", "failed"]) -> None:
@@ -524,10 +522,19 @@ class Crew:
         else:
             self._note_saved()
 
-    def _save_now(self, led: _Led[Any]) -> None:
+    def _at_last(self, save: Callable[[], None]) -> None:
+        """Save after an interrupt; whatever goes wrong then, it stays an interrupt."""
+        try:
+            save()
+        except Exception as error:
+            self._warn(f"Not everything could be saved: {error}")
+
+    def _save_now(self, plan: Plan[State], led: _Led[State]) -> None:
         """Save all members and the plan as they were after the last whole round."""
         if self._vault is None or self.position == self._saved[-1]:
             return
+        if led.position < self.position:  # struck before the reports were absorbed
+            led = self._absorb(plan, led)
         end = time.monotonic() + _LAST_SAVE_SECONDS
         for _ in self._drive(self.position, self._orders.__getitem__, False, end):
             pass  # those that were lost come to where the others are

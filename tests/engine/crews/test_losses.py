@@ -158,6 +158,29 @@ def test_run__interrupted_amid_losses_misses_no_report(script, when):
     }
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_interrupt__stays_one_when_the_cluster_is_gone(is_alone):
+    stage = Stage()
+    plain, left = stage.wait, 15
+
+    def wait():
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KeyboardInterrupt
+        if left < 0:
+            raise ClusterError("the Dask cluster", "the scheduler to answer", "none", "Start it.")
+        return plain()
+
+    stage.wait = wait
+    with (
+        pytest.warns(CheckpointWarning, match="Not everything could be saved: the Dask cluster"),
+        pytest.raises(KeyboardInterrupt),
+        on_stage(stage, vault=vault_on(Shelf()), every=100) as crew,
+    ):
+        list(crew.run(9, float)) if is_alone else crew.follow(Leader(9))
+
+
 # ---- the budget ------------------------------------------------------------------------------
 
 
