@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -38,6 +37,7 @@ ROOT = Path(__file__).parents[2]
 TILE = 64
 N = 10 * TILE + 5  # eleven shards
 EVERY = 2  # rounds between checkpoints
+N_WORKERS = 3
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -68,7 +68,8 @@ def unbroken() -> KernelPCA:
     """The fit in process, without waiting."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slow_kernels, "SECONDS", 0.0)
-        model = make().fit(make_rows())
+        with engine.connect("threads", threads=2):
+            model = make().fit(make_rows())
     assert model.n_iter_ >= 8
     return model
 
@@ -118,12 +119,27 @@ def check_redone(crew: Crew, every: int = EVERY) -> None:
     assert crew.n_redone <= every * crew.n_restarts
 
 
-@contextlib.contextmanager
-def local(n_workers: int, *plugins: WorkerPlugin) -> Iterator[engine.Session]:
-    with engine.connect("local", workers=n_workers, threads=1) as session:
-        for plugin in (SmallTiles(TILE), *plugins):
-            session.client.register_plugin(plugin)
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[engine.Session]:
+    with engine.connect("local", workers=N_WORKERS, threads=1) as session:
+        session.client.register_plugin(SmallTiles(TILE))
         yield session
+
+
+@pytest.fixture
+def session(cluster) -> engine.Session:
+    """The cluster, when all its workers are there again."""
+    end = time.monotonic() + 60
+    while not _are_all_there(cluster):
+        assert time.monotonic() < end, "workers did not come back"
+        time.sleep(0.05)
+    return cluster
+
+
+def _are_all_there(cluster: engine.Session) -> bool:
+    """Whether those that the scheduler knows are those that live."""
+    pids = cluster.client.run(os.getpid, on_error="return").values()
+    return len(pids) == N_WORKERS and set(pids) == set(pids_of(cluster))
 
 
 def pids_of(session: engine.Session) -> list[int]:
@@ -176,41 +192,42 @@ class Killer(threading.Thread):
         self.join()
 
 
-def test_workers__killed_at_random_moments_change_nothing(seed, crews, unbroken):
-    with local(3) as session, Killer(session, seed, 2) as killer:
-        with events.listen(At(1, killer.has_begun.set)):
-            model = make().fit(make_rows())
-        assert killer.n_killed >= 1
-        check_same(model, unbroken)
-        check_redone(model._kept_crew.crew)
-        model.close()
+def test_workers__killed_at_random_moments_change_nothing(seed, crews, unbroken, session):
+    with (
+        Killer(session, seed, n_kills=2) as killer,
+        events.listen(At(1, killer.has_begun.set)),
+    ):
+        model = make().fit(make_rows())
+    assert killer.n_killed >= 1
+    check_same(model, unbroken)
+    check_redone(model._kept_crew.crew)
+    model.close()
 
 
-def test_workers__killed_while_rows_join(crews, unbroken):
+def test_workers__killed_while_rows_join(crews, session):
     rows = make_rows()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slow_kernels, "SECONDS", 0.0)
-        wanted = make().fit(rows[:600]).partial_fit(rows[600:])
-    with local(2) as session:
-        model = make().fit(rows[:600])
-        death = At(2, lambda: os.kill(pids_of(session)[0], signal.SIGKILL))
-        with events.listen(death):
-            model.partial_fit(rows[600:])
-        assert death.was_reached
-        check_same(model, wanted)
-        check_redone(model._kept_crew.crew)
-        model.close()
+        with engine.connect("threads", threads=2):
+            wanted = make().fit(rows[:600]).partial_fit(rows[600:])
+    model = make().fit(rows[:600])
+    death = At(2, lambda: os.kill(pids_of(session)[0], signal.SIGKILL))
+    with events.listen(death):
+        model.partial_fit(rows[600:])
+    assert death.was_reached
+    check_same(model, wanted)
+    check_redone(model._kept_crew.crew)
+    model.close()
 
 
-def test_restart_budget__exceeded_names_the_shard(crews, tmp_path):
+def test_restart_budget__exceeded_names_the_shard(crews, session, tmp_path):
     crews.options["restarts"] = 0
-    with local(2) as session:
-        death = At(2, lambda: os.kill(pids_of(session)[0], signal.SIGKILL))
-        with (
-            events.listen(death),
-            pytest.raises(ClusterError, match=r"shard \d+ \(rows \d+ to \d+\)") as raised,
-        ):
-            make().fit(make_rows(), results=tmp_path)
+    death = At(2, lambda: os.kill(pids_of(session)[0], signal.SIGKILL))
+    with (
+        events.listen(death),
+        pytest.raises(ClusterError, match=r"shard \d+ \(rows \d+ to \d+\)") as raised,
+    ):
+        make().fit(make_rows(), results=tmp_path)
     assert "at most 0 restarts" in str(raised.value)
     assert len(ResultsStore(tmp_path).unfinished()) == 1  # and may be gone on with
 
@@ -218,10 +235,13 @@ def test_restart_budget__exceeded_names_the_shard(crews, tmp_path):
 # ---- workers that freeze -----------------------------------------------------------------------
 
 
-def test_worker__frozen_beyond_the_heartbeat_and_thawed(crews, unbroken, monkeypatch, tmp_path):
+def test_worker__frozen_beyond_the_heartbeat_and_thawed(
+    crews, session, unbroken, monkeypatch, tmp_path
+):
     """Its shards went on elsewhere; what it still believes must not count."""
     monkeypatch.setenv("DISTCLUST_HEARTBEAT_SECONDS", "2")
-    with local(2) as session, contextlib.ExitStack() as stack:
+    thawed_at: list[int] = []
+    with contextlib.ExitStack() as stack:
 
         def freeze() -> None:
             pid = pids_of(session)[0]
@@ -238,13 +258,12 @@ def test_worker__frozen_beyond_the_heartbeat_and_thawed(crews, unbroken, monkeyp
             thawed_at.append(crews.last.position)
             os.kill(pid, signal.SIGCONT)
 
-        thawed_at: list[int] = []
         with events.listen(At(3, freeze)):
             model = make().fit(make_rows(), results=tmp_path)
-        check_same(model, unbroken)
-        check_redone(model._kept_crew.crew)
-        assert thawed_at[0] < unbroken.n_iter_ - 1, "it came back when all was over"
-        model.close()
+    check_same(model, unbroken)
+    check_redone(model._kept_crew.crew)
+    assert thawed_at[0] < unbroken.n_iter_ - 1, "it came back when all was over"
+    model.close()
     check_same(distclust.load(tmp_path), unbroken)
     assert ResultsStore(tmp_path).verify() == []
 
@@ -269,7 +288,7 @@ def test_scheduler__its_death_is_said_and_another_one_goes_on(crews, clusters, u
     results = tmp_path / "results"
     first = clusters()
     death = At(5, first.kill_scheduler)
-    with engine.connect(first.address, timeout=60) as session:
+    with engine.connect(first.address, timeout=15) as session:
         session.client.register_plugin(SmallTiles(TILE))
         with events.listen(death), pytest.raises(ClusterError, match="scheduler"):
             make().fit(make_rows(), results=results)
@@ -300,41 +319,51 @@ class FullDisk(WorkerPlugin):
     name = "full-disk"
 
     def setup(self, worker: Any) -> None:
-        fill_disk(pytest.MonkeyPatch())
+        self._patch = pytest.MonkeyPatch()
+        fill_disk(self._patch)
+
+    def teardown(self, worker: Any) -> None:
+        self._patch.undo()
 
 
-def test_disk__full_and_a_worker_dies(crews, unbroken):
+@pytest.fixture
+def full_disk(session) -> Iterator[None]:
+    session.client.register_plugin(FullDisk())
+    yield
+    session.client.unregister_worker_plugin(FullDisk.name)
+
+
+@pytest.mark.usefixtures("full_disk")
+def test_disk__full_and_a_worker_dies(crews, session, unbroken):
     """Everything is done again then, and comes out the same."""
-    with local(2, FullDisk()) as session:
-        death = At(3, lambda: os.kill(pids_of(session)[0], signal.SIGKILL))
-        with warnings.catch_warnings(record=True) as caught, events.listen(death):
-            warnings.simplefilter("always")
-            model = make().fit(make_rows())
-        assert any("No space left" in str(w.message) for w in caught)
-        assert {w.category for w in caught} == {CheckpointWarning}
-        check_same(model, unbroken)
-        check_redone(model._kept_crew.crew, every=unbroken.n_iter_)
-        assert model._kept_crew.crew.n_redone >= 3
-        model.close()
+    death = At(3, lambda: os.kill(pids_of(session)[0], signal.SIGKILL))
+    with warnings.catch_warnings(record=True) as caught, events.listen(death):
+        warnings.simplefilter("always")
+        model = make().fit(make_rows())
+    assert any("No space left" in str(w.message) for w in caught)
+    assert {w.category for w in caught} == {CheckpointWarning}
+    check_same(model, unbroken)
+    check_redone(model._kept_crew.crew, every=unbroken.n_iter_)
+    assert model._kept_crew.crew.n_redone >= 3
+    model.close()
 
 
-def test_newest_checkpoints__damaged_and_a_worker_dies(crews, unbroken, tmp_path):
+def test_newest_checkpoints__damaged_and_a_worker_dies(crews, session, unbroken, tmp_path):
     def strike() -> None:  # in the driver, between two rounds: nobody saves meanwhile
         for folder in (tmp_path / CHECKPOINTS).rglob("member-*"):
             newest = max(folder.glob("*.checkpoint"))
             newest.write_bytes(newest.read_bytes()[:-100])
         os.kill(pids_of(session)[0], signal.SIGKILL)
 
-    with local(2) as session:
-        blow = At(2 * EVERY + 1, strike)
-        with warnings.catch_warnings(record=True) as caught, events.listen(blow):
-            warnings.simplefilter("always")
-            model = make().fit(make_rows(), results=tmp_path)
-        assert blow.was_reached
-        assert any("damaged checkpoint is passed over" in str(w.message) for w in caught)
-        check_same(model, unbroken)
-        check_redone(model._kept_crew.crew, every=2 * EVERY)  # one generation further back
-        model.close()
+    blow = At(2 * EVERY + 1, strike)
+    with warnings.catch_warnings(record=True) as caught, events.listen(blow):
+        warnings.simplefilter("always")
+        model = make().fit(make_rows(), results=tmp_path)
+    assert blow.was_reached
+    assert any("damaged checkpoint is passed over" in str(w.message) for w in caught)
+    check_same(model, unbroken)
+    check_redone(model._kept_crew.crew, every=2 * EVERY)  # one generation further back
+    model.close()
 
 
 # ---- the driver --------------------------------------------------------------------------------
@@ -370,24 +399,23 @@ def products_of(line: str) -> int | None:
     return int(done) if stage == STAGE else None
 
 
-def test_driver__killed_and_the_same_command_again(unbroken, tmp_path):
-    with local(2) as session:
-        address = session.client.scheduler.address
-        first = start_driver(address, tmp_path)
-        assert first.stdout is not None
-        for line in first.stdout:
-            if (products_of(line) or 0) >= 5:
-                break
-        first.kill()
-        first.wait()
-        first.stdout.close()
-        assert not (tmp_path / "out.npz").exists()
-        second = start_driver(address, tmp_path)
-        text, _ = second.communicate(timeout=120)
-        assert second.returncode == 0
+def test_driver__killed_and_the_same_command_again(session, unbroken, tmp_path):
+    address = session.client.scheduler.address
+    first = start_driver(address, tmp_path)
+    assert first.stdout is not None
+    for line in first.stdout:
+        if (products_of(line) or 0) >= 5:
+            break
+    first.kill()
+    first.wait()
+    first.stdout.close()
+    assert not (tmp_path / "out.npz").exists()
+    second = start_driver(address, tmp_path)
+    text, _ = second.communicate(timeout=120)
+    assert second.returncode == 0
     done = [n for line in text.splitlines() if (n := products_of(line)) is not None]
     assert done[0] >= 5 - EVERY, "it began at the beginning"
     with np.load(tmp_path / "out.npz") as found:
         assert found["components"].tobytes() == unbroken.components_.tobytes()
         assert found["eigenvalues"].tobytes() == unbroken.eigenvalues_.tobytes()
-    assert json.dumps(ResultsStore(tmp_path / "results").unfinished()) == "{}"
+    assert ResultsStore(tmp_path / "results").unfinished() == {}
