@@ -129,7 +129,10 @@ def test_follow__interrupted_amid_losses(script, when):
         try:
             assert crew.follow(Leader(N_ROUNDS)).total.tobytes() == WANTED
         except KeyboardInterrupt:
-            assert crew._saved[-1] == crew.position or not is_quiet
+            # One that was lost when it had saved the round, and was restored there, cannot go
+            # back to where the others are: then the last checkpoint is all there is.
+            is_ahead = any(m.restarts and m.saved > crew.position for m in crew._members)
+            assert crew._saved[-1] == crew.position or is_ahead or not is_quiet
     with on_stage(Stage(), vault=vault_on(shelf, 2)) as crew:
         assert crew.follow(Leader(N_ROUNDS)).total.tobytes() == WANTED
 
@@ -365,6 +368,31 @@ def test_told__how_it_ended(error: type[BaseException], wanted: str):
     with pytest.raises(error), on_stage(stage):
         raise error
     assert stage.told == [("end", {"state": wanted})]
+
+
+def test_restart__both_generations_stay_for_all():
+    """A member was restarted; another one's newest checkpoint is then found to be damaged."""
+
+    class Killed(BaseException): ...
+
+    class Until(Leader):
+        def order(self, state):
+            if state.n == 7:
+                stage._lose(0)
+            if state.n == 8:
+                raise Killed
+            return super().order(state)
+
+    shelf, stage, role = Shelf(), Stage(), Counting()
+    with pytest.raises(Killed), on_stage(stage, vault=vault_on(shelf)) as crew:
+        crew.follow(Until(9))
+    restarted = {member.number for member in crew._members if member.restarts}
+    (other, *_) = set(range(N_MEMBERS)) - restarted
+    shelf.damage(shelf.newest(f"member-{other:06d}"))
+    again = on_stage(Stage(), role, vault=vault_on(shelf, 2))
+    with pytest.warns(CheckpointWarning, match="position 6 is passed over"), again as crew:
+        crew.follow(Leader(9))
+    assert min(n for _, n in role.steps) == 3
 
 
 def test_resume__calls_under_way_end_before_members_are_asked_again():
