@@ -390,8 +390,9 @@ def test_restart__both_generations_stay_for_all():
     (other, *_) = set(range(N_MEMBERS)) - restarted
     shelf.damage(shelf.newest(f"member-{other:06d}"))
     again = on_stage(Stage(), role, vault=vault_on(shelf, 2))
-    with pytest.warns(CheckpointWarning, match="position 6 is passed over"), again as crew:
+    with pytest.warns(CheckpointWarning) as caught, again as crew:
         crew.follow(Leader(9))
+    assert "position 6 is passed over" in str(caught[0].message)
     assert min(n for _, n in role.steps) == 3
 
 
