@@ -564,8 +564,9 @@ def test_interrupt__in_a_round_of_long_orders_is_prompt(monkeypatch):
         return plain(hands)
 
     struck: list[bool] = []
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, engine.connect("threads", threads=1):
         patch.setattr(crew_module.LocalHands, "wait", wait)
+        patch.setattr(crew_module, "_LAST_SAVE_SECONDS", 5.0)
         crew = Crew(Long(), N_MEMBERS, vault=vault_on(shelf))
         with pytest.raises(KeyboardInterrupt), crew:
             crew.follow(Leader(N_ROUNDS))
