@@ -105,6 +105,13 @@ def test_grown__starts_near_the_truth():
     assert projection_error(np.linalg.qr(random)[0], truth) > 0.5
 
 
+@pytest.mark.parametrize("kernel", ["rbf", "poly"])
+def test_grown__rows_that_are_there_already_come_to_lie_with_themselves(kernel):
+    rows = make_rows(40)
+    found, _ = grow(np.concatenate([rows, rows[5:15]]), 40, kernel, online=False)
+    np.testing.assert_allclose(found.basis[40:], found.basis[5:15], atol=1e-9)
+
+
 def projection_error(basis: np.ndarray, vectors: np.ndarray) -> float:
     return float(np.linalg.norm(vectors - basis @ (basis.T @ vectors), axis=0).max())
 

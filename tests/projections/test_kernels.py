@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -151,6 +153,7 @@ def test_callable__that_nobody_can_import_is_refused(monkeypatch):
         return left @ right.T
 
     in_a_script.__module__, in_a_script.__qualname__ = "__main__", "in_a_script"
+    monkeypatch.setattr(sys.modules["__main__"], "in_a_script", in_a_script, raising=False)
 
     def replaced(left, right):
         return left @ right.T
