@@ -59,6 +59,7 @@ _ONLINE_ROWS = 512  # new rows that are taken in at a time
 _SHARE_OF_MEMORY = 0.8
 _ZERO = 1e-12  # of the largest eigenvalue: below it a component has no direction
 _ROUNDING = 1e-15  # of the size that eigenvalues could have
+_SINGLE_ROUNDING = 1e-6  # the same with float32
 _NEGATIVE = 1e-8  # of the largest eigenvalue: rounding makes smaller negative ones
 
 
@@ -327,7 +328,8 @@ class KernelPCA(Projection):
         self.n_iter_ = found.n_products
         self._describe()
         lowest = float(values[-1])
-        if lowest < -max(_NEGATIVE * abs(values[0]), _ROUNDING * self._scale()):
+        rounding = _ROUNDING if self.dtype == "float64" else _SINGLE_ROUNDING
+        if lowest < -max(_NEGATIVE * abs(values[0]), rounding * self._scale()):
             warnings.warn(
                 f"The kernel has negative eigenvalues, down to {lowest:.6g} (the largest is "
                 f"{values[0]:.6g}): it is no product of features. Components with negative "
@@ -354,7 +356,7 @@ class KernelPCA(Projection):
     def _describe(self) -> None:
         """Set what follows from eigenvalues and row sums: noise, likelihood, weights."""
         n_rows = len(self._row_sums)
-        diagonal = self._kernel.diagonal(self._rows)
+        diagonal = self._diagonal(self._rows)
         trace = float(diagonal.sum() - self._row_sums.sum() / n_rows)
         n_dimensions = n_rows - 1
         if self._kernel.is_product:
@@ -457,8 +459,12 @@ class KernelPCA(Projection):
 
     def _scale(self) -> float:
         """Return the size that eigenvalues could have: N times a value of the kernel."""
-        largest = float(np.abs(self._kernel.diagonal(self._rows[:1])).max())
+        largest = float(np.abs(self._diagonal(self._rows[:1])).max())
         return float(self._rows.shape[0] * max(largest, 1e-300))
+
+    def _diagonal(self, rows: RowArray) -> Doubles:
+        """Return κ(x, x) of rows as they are multiplied: moved to the middle, if they are."""
+        return self._kernel.diagonal(rows if self._middle is None else rows - self._middle)
 
     def _tolerance(self) -> float:
         return max(float(self.tolerance), 2e-6 if self.dtype == "float32" else 1e-14)
@@ -603,7 +609,11 @@ def _checked_projection(block: Any, start: int, landmarks: Landmarks) -> Doubles
 
 
 def _middle_of(rows: RowArray, kernel: Kernel) -> Any:
-    if is_sparse(rows) or not kernel.ignores_shifts:
+    """Return what is subtracted from rows: it makes no difference, but for rounding.
+
+    Distances do not change, and dot products by what centring takes away.
+    """
+    if is_sparse(rows) or not (kernel.ignores_shifts or kernel.name == "linear"):
         return None
     return rows.mean(axis=0)
 

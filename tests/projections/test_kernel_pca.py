@@ -182,6 +182,33 @@ def test_float32__is_near():
     np.testing.assert_allclose(model.eigenvalues_, truth.values[:3], rtol=1e-5)
 
 
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_rows_far_from_the_origin__lose_no_digits(kernel, dtype):
+    """And warn of nothing: rounding makes no kernel indefinite."""
+    rows = make_rows(200)
+    options = {"kernel": kernel, "gamma": 0.4, "dtype": dtype, "random_state": 0}
+    near = KernelPCA(3, **options).fit(rows)
+    far = KernelPCA(3, **options).fit(rows + 1e5)
+    rtol = 1e-9 if dtype == "float64" else 1e-5
+    np.testing.assert_allclose(far.eigenvalues_, near.eigenvalues_, rtol=rtol)
+    assert oracle.angle(far.components_.T, near.components_.T) < 1e-3
+    assert far.noise_variance_ == pytest.approx(near.noise_variance_, rel=1e-4)
+    new = make_rows(20, 1)
+    far.partial_fit(new + 1e5)
+    near.partial_fit(new)
+    np.testing.assert_allclose(far.eigenvalues_, near.eigenvalues_, rtol=rtol)
+    np.testing.assert_allclose(
+        np.abs(far.transform(new + 1e5)), np.abs(near.transform(new)), atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("put", [np.asarray, sp.csr_array])
+@pytest.mark.parametrize("kernel", NAMED_KERNELS)
+def test_float32__warns_of_nothing(kernel, put):
+    KernelPCA(3, kernel=kernel, dtype="float32", random_state=0).fit(put(make_rows(200) + 10.0))
+
+
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_toy_of_figure_4_2(solver):
     rows = oracle.toy()
