@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from types import SimpleNamespace
@@ -438,54 +437,6 @@ def test_interrupt__in_any_wait(monkeypatch, tmp_path):
                 assert n_waits > N_ROUNDS
                 return
     raise AssertionError("the crew was never done")
-
-
-def lines_of_crew(action, strike_at: int | None) -> int:
-    """Run an action; raise KeyboardInterrupt at a line of the supervisor; return how many."""
-    n_lines = 0
-
-    def trace(frame, event, argument):
-        nonlocal n_lines
-        if frame.f_code.co_filename != crew_module.__file__:
-            return None
-        if event == "line":
-            n_lines += 1
-            if n_lines == strike_at:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        action()
-    finally:
-        sys.settrace(before)
-    return n_lines
-
-
-def test_interrupt__at_any_line_of_the_supervisor(tmp_path):
-    def begin() -> Crew:
-        return Crew(Walker(journal=journal), N_MEMBERS, vault=vault_on(shelf), every=EVERY)
-
-    shelf, journal = Shelf(), tmp_path / "journal"
-    with begin() as crew:
-        n_lines = lines_of_crew(lambda: crew.follow(Leader(N_ROUNDS)), None)
-    assert n_lines > 1000
-    n_struck = n_exact = 0
-    for line in range(3, n_lines, 23):
-        shelf, journal = Shelf(), tmp_path / f"journal-{line}"
-        with begin() as crew, warnings.catch_warnings():
-            warnings.simplefilter("ignore", CheckpointWarning)
-            try:
-                lines_of_crew(lambda crew=crew: crew.follow(Leader(N_ROUNDS)), line)
-            except KeyboardInterrupt:
-                n_struck += 1
-        assert follow(vault_on(shelf, 2), journal) == WANTED
-        n_exact += n_redone(journal) <= N_MEMBERS
-    assert n_struck >= 40
-    # In a few lines of the bookkeeping the last checkpoint is all there is.
-    assert n_exact >= 0.9 * n_struck
 
 
 def test_interrupt__without_room_leaves_what_there_was(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -184,6 +186,102 @@ def test_interrupt__stays_one_when_the_cluster_is_gone(is_alone):
         list(crew.run(9, float)) if is_alone else crew.follow(Leader(9))
 
 
+def lines_of_crew(action, strike_at: int | None) -> int:
+    """Run an action; raise KeyboardInterrupt at a line of the supervisor; return how many."""
+    n_lines = 0
+
+    def trace(frame, event, argument):
+        nonlocal n_lines
+        if frame.f_code.co_filename != crew_module.__file__:
+            return None
+        if event == "line":
+            n_lines += 1
+            if n_lines == strike_at:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        action()
+    finally:
+        sys.settrace(before)
+    return n_lines
+
+
+def test_interrupt__at_any_line_of_the_supervisor():
+    """A short run, struck at each line that it executes, one after another."""
+    wanted = walk_together(N_MEMBERS, 3)
+
+    def begin(shelf: Shelf, incarnation: int = 1) -> Crew:
+        role = Counting()
+        roles.append(role)
+        return on_stage(Stage(), role, vault_on(shelf, incarnation), every=2)
+
+    roles: list[Counting] = []
+    with begin(Shelf()) as crew:
+        n_lines = lines_of_crew(lambda: crew.follow(Leader(3)), None)
+    n_inexact = 0
+    for line in range(1, n_lines):
+        shelf = Shelf()
+        with begin(shelf) as crew, warnings.catch_warnings():
+            warnings.simplefilter("ignore", CheckpointWarning)
+            with contextlib.suppress(KeyboardInterrupt):
+                lines_of_crew(lambda crew=crew: crew.follow(Leader(3)), line)
+        with begin(shelf, 2) as crew:
+            assert crew.follow(Leader(3)).total.tobytes() == wanted
+        steps = roles[-1].steps + roles[-2].steps
+        n_inexact += steps.total() - len(steps) > N_MEMBERS
+    assert n_lines > 300
+    # In a few lines of the bookkeeping the last checkpoint is all there is.
+    assert n_inexact <= 0.05 * n_lines
+
+
+def test_interrupt__while_a_lost_member_is_behind():
+    """It is brought to where the others are, and then all are saved."""
+    stage, shelf, role = Stage(), Shelf(), Counting()
+
+    class Interrupted(Leader):
+        def order(self, state):
+            if state.n == 5:
+                stage._lose(0)
+                plain, stage.wait = stage.wait, strike
+                strike.plain = plain
+            return super().order(state)
+
+    def strike():
+        stage.wait = strike.plain
+        raise KeyboardInterrupt
+
+    with on_stage(stage, vault=vault_on(shelf)) as crew:
+        with pytest.raises(KeyboardInterrupt):
+            crew.follow(Interrupted(N_ROUNDS))
+        assert crew._saved[-1] == crew.position == 5
+    with on_stage(Stage(), role, vault=vault_on(shelf, 2)) as crew:
+        assert crew.follow(Leader(N_ROUNDS)).total.tobytes() == WANTED
+    assert min(n for _, n in role.steps) == 5
+
+
+def test_restart__from_the_older_generation_during_the_run():
+    """The newest checkpoint of a member is found to be damaged when it is lost."""
+    stage, shelf = Stage(), Shelf()
+
+    class Damaging(Leader):
+        def order(self, state):
+            if state.n == 6:
+                shelf.damage(shelf.newest("member-000000"))
+                stage._lose(0)
+            return super().order(state)
+
+    with (
+        pytest.warns(CheckpointWarning, match="damaged checkpoint is passed over"),
+        on_stage(stage, vault=vault_on(shelf)) as crew,
+    ):
+        assert crew.follow(Damaging(N_ROUNDS)).total.tobytes() == WANTED
+    assert crew.n_redone == 3  # of member 0; the other one of that berth has its own
+
+
 # ---- the budget ------------------------------------------------------------------------------
 
 
@@ -233,6 +331,11 @@ def test_balance__a_worker_that_comes_back_gets_members_at_the_next_checkpoint()
         assert loads(crew) == [2, 2]
         assert crew.n_restarts == 2
         assert crew.n_redone == 2  # of the loss; a move costs nothing
+        moved = [
+            post for call in stage.calls[-8:] if call.method == "adopt" for post in call.args[0]
+        ]
+        assert all(post.is_restart and post.incarnation > 1000 for post in moved)
+        assert moved
     assert role.steps.total() == 4 * N_MEMBERS + 2
     for name, berth in stage.here.items():
         mine = {m.number for m in crew._members if m.berth == name}
