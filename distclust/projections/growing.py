@@ -30,6 +30,9 @@ from distclust.projections.subspace import ritz, signs_of
 
 Doubles = npt.NDArray[np.float64]
 
+_FEWEST, _MOST = 2, 5  # Ritz vectors kept for each component
+_TELLING = 0.1  # of the eigenvalue of the last component
+
 
 @dataclass(frozen=True, eq=False)
 class Known:
@@ -53,10 +56,17 @@ class Known:
     row_sums: Doubles
 
 
-def known_of(found: Subspace, width: int) -> Known:
-    """Return the first Ritz vectors of a subspace."""
+def known_of(found: Subspace, n_components: int) -> Known:
+    """Return the first Ritz vectors of a subspace, from which longer data start.
+
+    As many as matter: what is left out slows the next fit down by how its eigenvalues compare
+    with that of the last component.
+    """
+    q = n_components
+    last = max(float(found.values[min(q, len(found.values)) - 1]), 0.0)
+    n_large = int(np.count_nonzero(found.values > _TELLING * last))
     with one_blas_thread:
-        kept = thinned(found, width)
+        kept = thinned(found, min(max(n_large, _FEWEST * q), _MOST * q))
         signs = signs_of(kept.basis)
         return Known(kept.basis * signs, kept.product * signs, kept.values, kept.row_sums)
 
@@ -125,24 +135,33 @@ def _centred_subspace(
 ) -> Subspace:
     """Return the Ritz vectors of a basis that is neither centred nor orthonormal.
 
-    K(B − 1mᵀ) = K B − (K 1)mᵀ, so centring needs no product.
+    K(B − 1mᵀ) = K B − (K 1)mᵀ, so centring needs no product; and it is done where the matrices
+    are small, before and after they are turned.
     """
+    n_rows = len(row_sums)
     means = basis.mean(axis=0)
-    basis, product = basis - means, product - np.outer(row_sums, means)
-    gram = basis.T @ basis
+    gram = basis.T @ basis - n_rows * np.outer(means, means)
+    projected = basis.T @ product
+    projected -= np.outer(means, product.sum(axis=0)) + np.outer(basis.T @ row_sums, means)
+    projected += row_sums.sum() * np.outer(means, means)
     sizes, turns = np.linalg.eigh(gram)
     keep = sizes > 1e-10 * sizes[-1]  # directions of new rows may add up to the mean
     turn = turns[:, keep] / np.sqrt(sizes[keep])
     # A second factor: the first one is orthonormal to the digits that sizes lost only.
     factor = np.linalg.cholesky(turn.T @ gram @ turn)
     turn = scipy.linalg.solve_triangular(factor, turn.T, lower=True).T
-    values, vectors = ritz(turn.T @ (basis.T @ product) @ turn)
+    values, vectors = ritz(turn.T @ projected @ turn)
     turn = turn @ vectors
-    state = Subspace.starting_with(np.empty((len(basis), 0)), n_components)
+    shifts = means @ turn
+    turned, raised = turn.T @ basis.T, turn.T @ product.T
+    for i, shift in enumerate(shifts):
+        turned[i] -= shift
+        raised[i] -= shift * row_sums
+    state = Subspace.starting_with(np.empty((n_rows, 0)), n_components)
     return replace(
         state,
-        basis=(turn.T @ basis.T).T,
-        product=(turn.T @ product.T).T,
+        basis=turned.T,
+        product=raised.T,
         row_sums=row_sums,
         projected=np.diag(values),
         values=values,

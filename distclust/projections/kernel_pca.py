@@ -54,7 +54,6 @@ from distclust.validation import check_bytes, check_choice, check_integer, check
 
 Doubles = npt.NDArray[np.float64]
 
-_KEPT_FOR_GROWTH = 5  # Ritz vectors a component, from which longer data start
 _ONLINE_ROWS = 512  # new rows that are taken in at a time
 _SHARE_OF_MEMORY = 0.8
 _ZERO = 1e-12  # of the largest eigenvalue: below it a component has no direction
@@ -320,7 +319,7 @@ class KernelPCA(Projection):
     def _keep(self, found: Subspace, *, is_final: bool = True) -> None:
         """Set the fitted attributes from a subspace."""
         q, values = self.n_components, found.values
-        self._known = known = known_of(found, _KEPT_FOR_GROWTH * q)
+        self._known = known = known_of(found, q)
         self.components_ = np.ascontiguousarray(known.basis[:, :q].T)
         self._row_sums = found.row_sums
         self.eigenvalues_ = values[:q].copy()
