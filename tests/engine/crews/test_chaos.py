@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from distclust import engine
-from distclust.engine.crews import Crew, Vault, drain_worker, read_board
+from distclust.engine.crews import Crew, Vault, drain_worker, on_client, read_board
 from distclust.errors import CheckpointWarning, ClusterError
 from distclust.store.objects import LocalObjects
 from tests import crew_driver
@@ -284,8 +284,9 @@ def test_freeze__inside_a_save(session, tmp_path):
         assert vault.restore(Walk, saved).n == saved.step
 
 
-def test_freeze__while_it_opens(session, tmp_path):
+def test_freeze__while_it_opens(session, tmp_path, monkeypatch):
     """A worker that stops while it is asked to take members in holds nobody up."""
+    monkeypatch.setattr(on_client, "_OPEN_SECONDS", 1e9)  # its silence alone must tell
     marker = tmp_path / "opening"
     frozen: list[int] = []
 
