@@ -22,7 +22,6 @@ from distclust.projections.products import add_product, cut_block, inner_product
 
 Doubles = npt.NDArray[np.float64]
 
-_SLAB = 32  # tiles
 _AUTO_SHARE = 0.5  # of a worker's memory limit, or of what is free in this process
 
 
@@ -150,7 +149,7 @@ class Workplace:
             if i in same and j in same:
                 self._tiles[i, j] = tile
             else:
-                self._memory.give_back(tile)
+                self._memory.give_back()
         previous._tiles = {}
 
     def multiply(self, member: int, order: Product) -> Doubles:
@@ -210,31 +209,29 @@ class Workplace:
 
 
 class _TileMemory:
-    """Memory for tiles within a budget, taken in slabs: large ones come in large pages.
+    """Memory for tiles within a budget.
 
-    A tile at a time would have the system clear half a thousand small pages for each, which
-    takes longer than to evaluate the kernel.
+    A tile at a time: the allocator then gives out again what earlier tiles used, and fresh
+    memory costs as much to clear as the kernel to evaluate.
     """
 
     def __init__(self, dtype: np.dtype[Any], budget: float) -> None:
         self._dtype = dtype
         self._left = int(budget // (TILE * TILE * dtype.itemsize))
-        self._free: list[Floats] = []
         self._lock = threading.Lock()
 
     def take(self) -> Floats | None:
         """Return memory of a tile, or None if the budget is used up."""
         with self._lock:
-            if not self._free and self._left > 0:
-                n = min(self._left, _SLAB)
-                self._left -= n
-                self._free = list(np.empty((n, TILE, TILE), self._dtype))[::-1]
-            return self._free.pop() if self._free else None
+            if self._left == 0:
+                return None
+            self._left -= 1
+        return np.empty((TILE, TILE), self._dtype)
 
-    def give_back(self, tile: Floats) -> None:
-        """Let the memory of a tile be used again."""
+    def give_back(self) -> None:
+        """Note that a tile is not kept any more."""
         with self._lock:
-            self._free.append(tile)
+            self._left += 1
 
 
 def _equal(a: Any, b: Any) -> bool:
