@@ -269,7 +269,8 @@ class KernelPCA(Projection):
         """Fit rows that are in memory; state is saved in the vault."""
         self._rows = rows
         role = self._role()
-        with self._working_crew(role, vault) as crew:
+        # Throughout, not now and then: threads of BLAS that are let loose spin for a while.
+        with one_blas_thread, self._working_crew(role, vault) as crew:
             solver = "krylov" if self.solver == "auto" else self.solver
             found = self._by_krylov(crew) if solver == "krylov" else self._by_em(crew)
         self._keep(found)
@@ -293,7 +294,8 @@ class KernelPCA(Projection):
         before = self._rows
         self._rows = _stacked(before, added)
         try:
-            found = self._grown(before, added, online=online)
+            with one_blas_thread:
+                found = self._grown(before, added, online=online)
         except BaseException:
             self._rows = before  # the model is what it was, and may be given the rows again
             raise
