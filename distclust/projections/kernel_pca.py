@@ -46,8 +46,8 @@ from distclust.projections.kernels import (
 from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.landmarks import Landmarks, in_layout_of, project_block
 from distclust.projections.shards import KernelProducts, n_shards
-from distclust.projections.subspace import centred, orthonormal
-from distclust.seeding import check_seed, generator
+from distclust.projections.starting import near_block, random_block
+from distclust.seeding import check_seed
 from distclust.store import Matrix
 from distclust.store.objects import checksum, open_objects
 from distclust.validation import check_bytes, check_choice, check_integer, check_real
@@ -277,13 +277,15 @@ class KernelPCA(Projection):
 
     def _by_krylov(self, crew: Crew) -> Subspace:
         n_rows = self._rows.shape[0]
-        block = self._random_block(block_width(self.n_components, n_rows))
+        width = block_width(self.n_components, n_rows)
+        block = near_block(self._preparation(), self._rows, width, self._seed)
         start = Subspace.starting_with(block, self.n_components)
         self.__dict__.pop("objective_path_", None)
         return crew.follow(self._krylov(start))
 
     def _by_em(self, crew: Crew) -> Subspace:
-        start = EMState.starting_with(self._random_block(self.n_components))
+        n_rows = self._rows.shape[0]
+        start = EMState.starting_with(random_block(n_rows, self.n_components, self._seed))
         scale = self._scale()
         plan = EM(start, float(self.sigma2), self._tolerance(), self.max_iter, scale)
         state = crew.follow(plan)
@@ -302,11 +304,10 @@ class KernelPCA(Projection):
         self._keep(found, is_final=not online)
 
     def _grown(self, before: RowArray, added: RowArray, *, online: bool) -> Subspace:
-        preparation = Preparation(self._kernel, self.dtype, self._middle)
-        q = self.n_components
+        preparation, q = self._preparation(), self.n_components
         new = in_layout_of(before, added)
         start = grown(preparation, self._known, before, new, q, online=online)
-        plan = self._krylov(start)
+        plan = replace(self._krylov(start), width=q)  # it starts so near that more is no help
         with one_blas_thread:
             start = plan.project(start)
         if online or plan.is_converged(start):
@@ -453,10 +454,8 @@ class KernelPCA(Projection):
 
     # ---- small parts ----------------------------------------------------------------------
 
-    def _random_block(self, width: int) -> Doubles:
-        rng = generator(self._seed, "kernel PCA", "start")
-        with one_blas_thread:
-            return orthonormal(centred(rng.normal(size=(self._rows.shape[0], width))))
+    def _preparation(self) -> Preparation:
+        return Preparation(self._kernel, self.dtype, self._middle)
 
     def _scale(self) -> float:
         """Return the size that eigenvalues could have: N times a value of the kernel."""

@@ -26,6 +26,8 @@ Doubles = npt.NDArray[np.float64]
 
 STAGE = "kernel products"  # in progress events
 
+OVERSAMPLING = 8
+
 _WIDEST = 12  # blocks of a basis before it is thinned out
 _KEPT = 3  # blocks that stay then
 _ROUNDING = 1e-15
@@ -90,6 +92,8 @@ class Krylov(Plan[Subspace]):
         Products allowed.
     scale
         Of the matrix: eigenvalues below rounding of it are zero.
+    width
+        Columns of a block; 0: `block_width`.
     """
 
     start: Subspace
@@ -97,6 +101,7 @@ class Krylov(Plan[Subspace]):
     tolerance: float
     max_iter: int
     scale: float
+    width: int = 0
     _basis: Columns = field(init=False, repr=False)
     _product: Columns = field(init=False, repr=False)
 
@@ -182,7 +187,7 @@ class Krylov(Plan[Subspace]):
         return replace(state, block=block)
 
     def _width(self, n_rows: int) -> int:
-        return block_width(self.n_components, n_rows)
+        return min(self.width, n_rows - 1) or block_width(self.n_components, n_rows)
 
 
 def thinned(state: Subspace, width: int) -> Subspace:
@@ -200,5 +205,5 @@ def thinned(state: Subspace, width: int) -> Subspace:
 
 
 def block_width(n_components: int, n_rows: int) -> int:
-    """Return the columns of a block: enough for all components, and some more if few."""
-    return min(max(n_components, 10), n_rows - 1)
+    """Return the columns of a block: one a component, and some more for faster convergence."""
+    return min(n_components + OVERSAMPLING, n_rows - 1)

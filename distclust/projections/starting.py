@@ -1,0 +1,52 @@
+"""Where kernel products begin: near the truth, from a small sample of rows (Nyström).
+
+Eigenvectors of the kernel of a few rows, extended to all rows by the kernel between them, are
+worth one or two products with the whole matrix. Noise is added so that no direction is left
+out because the sample has nothing of it: K, multiplied again and again, brings it forth.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from distclust.engine import one_blas_thread
+from distclust.projections.kernels import TILE, Preparation, RowArray
+from distclust.projections.products import WeightedRows
+from distclust.projections.subspace import centred, orthonormal, ritz
+from distclust.seeding import generator
+
+Doubles = npt.NDArray[np.float64]
+
+_FEWEST_SAMPLED = 128
+_SAMPLED = 4  # rows for each column of the block
+_NOISE = 0.05
+
+
+def random_block(n_rows: int, width: int, seed: int) -> Doubles:
+    """Return orthonormal random columns of mean 0."""
+    rng = generator(seed, "kernel PCA", "start")
+    with one_blas_thread:
+        return orthonormal(centred(rng.normal(size=(n_rows, width))))
+
+
+def near_block(preparation: Preparation, rows: RowArray, width: int, seed: int) -> Doubles:
+    """Return orthonormal columns of mean 0 near the leading eigenvectors."""
+    n_rows = rows.shape[0]
+    n_sampled = max(_FEWEST_SAMPLED, _SAMPLED * width)
+    noise = random_block(n_rows, width, seed)
+    if n_sampled >= n_rows:
+        return noise
+    rng = generator(seed, "kernel PCA", "sample")
+    chosen = np.sort(rng.choice(n_rows, n_sampled, replace=False))
+    sample = rows[chosen]
+    tiles = [
+        preparation.tile(sample[i : i + TILE], padded=False) for i in range(0, n_sampled, TILE)
+    ]
+    with one_blas_thread:
+        own = WeightedRows(preparation, tiles, np.eye(n_sampled)).times_all(tiles)
+        _, vectors = ritz(centred(centred(own).T))
+        weights = vectors[:, :width]
+        near = centred(WeightedRows(preparation, tiles, weights).times_all(preparation.tiles(rows)))
+        lengths = np.sqrt(np.einsum("ij,ij->j", near, near))
+        return orthonormal(near / np.where(lengths > 0, lengths, 1.0) + _NOISE * noise)
