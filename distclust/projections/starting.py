@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.engine import one_blas_thread
-from distclust.projections.kernels import TILE, Preparation, RowArray
+from distclust.projections.kernels import TILE, Preparation, RowArray, Tile
 from distclust.projections.products import WeightedRows
 from distclust.projections.subspace import centred, orthonormal, ritz
 from distclust.seeding import generator
@@ -35,8 +35,8 @@ def near_block(preparation: Preparation, rows: RowArray, width: int, seed: int) 
     n_rows = rows.shape[0]
     n_sampled = max(_FEWEST_SAMPLED, _SAMPLED * width)
     noise = random_block(n_rows, width, seed)
-    if n_sampled >= n_rows:
-        return noise
+    if n_sampled >= n_rows or preparation.kernel.is_product:
+        return noise  # products are cheap
     rng = generator(seed, "kernel PCA", "sample")
     chosen = np.sort(rng.choice(n_rows, n_sampled, replace=False))
     sample = rows[chosen]
@@ -44,9 +44,14 @@ def near_block(preparation: Preparation, rows: RowArray, width: int, seed: int) 
         preparation.tile(sample[i : i + TILE], padded=False) for i in range(0, n_sampled, TILE)
     ]
     with one_blas_thread:
-        own = WeightedRows(preparation, tiles, np.eye(n_sampled)).times_all(tiles)
+        own = np.block([[_values(preparation, a, b) for b in tiles] for a in tiles])
         _, vectors = ritz(centred(centred(own).T))
         weights = vectors[:, :width]
         near = centred(WeightedRows(preparation, tiles, weights).times_all(preparation.tiles(rows)))
         lengths = np.sqrt(np.einsum("ij,ij->j", near, near))
         return orthonormal(near / np.where(lengths > 0, lengths, 1.0) + _NOISE * noise)
+
+
+def _values(preparation: Preparation, left: Tile, right: Tile) -> Doubles:
+    out = np.empty((left.n, right.n), preparation.dtype)
+    return np.asarray(preparation.values(left, right, out), np.float64)

@@ -689,3 +689,21 @@ def test_refit__of_other_rows_is_a_fit_of_them(kernel):
     model.set_params(gamma=0.1)
     fresh = KernelPCA(2, kernel=kernel, gamma=0.1, random_state=0).fit(rows)
     np.testing.assert_array_equal(model.fit(rows).components_, fresh.components_)
+
+
+# ---- the start ---------------------------------------------------------------------------------
+
+
+def test_start__from_a_sample_misses_nothing():
+    """The leading direction lives on three rows that no sample of rows is likely to have."""
+    rng = np.random.default_rng(0)
+    rows = np.zeros((3000, 12))
+    rows[:, :8] = rng.normal(size=(3000, 8)) * np.linspace(2.0, 1.0, 8)
+    rows[[17, 1203, 2880], :8] = 0.0
+    for strength in (90.0, 45.0, 35.0):  # before all others, among them, near the last
+        rows[[17, 1203, 2880], 9] = strength, -strength, strength
+        exact = np.linalg.svd(rows - rows.mean(axis=0), compute_uv=False)[:4] ** 2
+        for seed in range(5):
+            model = KernelPCA(4, kernel="poly", degree=1, gamma=1.0, coef0=0.0, random_state=seed)
+            model.fit(rows)
+            np.testing.assert_allclose(model.eigenvalues_, exact, rtol=1e-9)
