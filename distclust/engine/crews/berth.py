@@ -298,9 +298,13 @@ class Berth:
             where, expected = f"member {start.member}", f"position {start.position}"
             raise InputError(where, expected, before.position, "This is a defect.")
         state, report = before.state, None
-        for order in orders:
+        for position, order in enumerate(orders, start.position):
             mine = with_own_generators(state)
-            state, report = self._role.advance(self._place, start.member, mine, order)
+            try:
+                state, report = self._role.advance(self._place, start.member, mine, order)
+            except Exception as error:
+                error.add_note(f"in {self._role.label(start.member)} of a crew, order {position}")
+                raise
             state = as_restored(state)
         now = _Stand(start.position + len(orders), state, report)
         found.stands = (now, before._replace(report=None))

@@ -16,6 +16,7 @@ from distclust.engine.workers import asking_scheduler
 from distclust.errors import ClusterError, InputError
 
 TOPIC = "distclust-crews"
+DRAIN_TOPIC = "distclust-drain"
 PLUGIN = "distclust-board"
 _POLL_SECONDS = 0.2
 
@@ -55,14 +56,22 @@ def drain_worker(address: str, timeout: float = 60.0) -> None:
         if not known:
             hint = "`distclust crews` shows who works where."
             raise InputError("drain_worker", "the address of a worker", repr(address), hint)
-        end = time.monotonic() + timeout
-        while client.run_on_scheduler(_holds_actors, address=address):
-            if time.monotonic() > end:
-                got = "members that are still there"
-                hint = "Repeat; members leave when they are saved after their next order."
-                raise ClusterError(address, f"all crews to leave within {timeout:g} s", got, hint)
-            time.sleep(_POLL_SECONDS)
+        try:
+            _await_empty(client, address, timeout)
+        except BaseException:
+            client.run_on_scheduler(_ask_to_stay, address=address)  # others may use it again
+            raise
         client.retire_workers([address])
+
+
+def _await_empty(client: Any, address: str, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while client.run_on_scheduler(_holds_actors, address=address):
+        if time.monotonic() > end:
+            got = "members that are still there"
+            hint = "Repeat; members leave when they are saved after their next order."
+            raise ClusterError(address, f"all crews to leave within {timeout:g} s", got, hint)
+        time.sleep(_POLL_SECONDS)
 
 
 def install_board(client: Any) -> None:
@@ -138,7 +147,14 @@ def _ask_to_drain(dask_scheduler: Any, address: str) -> bool:
     board = dask_scheduler.plugins.get(PLUGIN)
     if board:
         board.draining.add(address)
+    dask_scheduler.log_event(DRAIN_TOPIC, {"worker": address})  # for crews that rest
     return True
+
+
+def _ask_to_stay(dask_scheduler: Any, address: str) -> None:
+    board = dask_scheduler.plugins.get(PLUGIN)
+    if board:
+        board.draining.discard(address)
 
 
 def _holds_actors(dask_scheduler: Any, address: str) -> bool:

@@ -23,7 +23,7 @@ import uuid
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Self, TypeVar
 
 from distclust.engine.crews.berth import NoWholeCheckpoint, Post, Start, Vault
@@ -163,6 +163,8 @@ class Crew:
         check_kind(role, Role, f"Crew {self.name}")
         check_integer(n_members, f"Crew {self.name}: n_members", at_least=1)
         self._await_calls()
+        if vault is not None:  # what is saved belongs to so many members
+            vault = replace(vault, fingerprint=f"{vault.fingerprint}, {n_members} members")
         self._role, self._vault = role, vault
         self._members = [_Member(i) for i in range(n_members)]
         self.position = 0
@@ -172,6 +174,8 @@ class Crew:
         self._saved_at = time.monotonic()
         self._is_free = False  # whether members go on independently
         self._may_balance = False  # whether members were saved since the last look
+        self._has_led = False  # whether a plan was followed
+        self._cannot_save = False  # whether that was said already
         self._hands.open(role, vault, n_members)
 
     def round(self, order: Any) -> list[Any]:
@@ -190,7 +194,9 @@ class Crew:
         check_kind(plan, Plan, f"Crew {self.name}: follow")
         # Throughout, not now and then: threads of BLAS that are let loose spin for a while.
         with one_blas_thread:
-            return self._lead(plan)
+            state = self._lead(plan)
+        self._hands.rest()
+        return state
 
     def _lead(self, plan: Plan[State]) -> State:
         led = self._resume(plan)
@@ -229,6 +235,7 @@ class Crew:
             self._at_last(self._save_each)
             raise
         self._is_free = False
+        self._hands.rest()
 
     def close(self) -> None:
         """Let the processes go; closing twice does no harm."""
@@ -314,8 +321,8 @@ class Crew:
                 self._warn(note)
             return
         reports, problem = answer.value
-        if problem:
-            self._warn(f"A checkpoint could not be written: {problem}. The work goes on without.")
+        if call.is_saving:
+            self._note_saving(problem)
         for number, report in zip(call.members, reports, strict=True):
             member = self._members[number]
             member.position = call.position
@@ -374,7 +381,7 @@ class Crew:
 
     def _look_for_losses(self) -> None:
         for berth in self._hands.lost():
-            self._lose(berth, "it fell silent")
+            self._lose(berth, "the scheduler does not know it any more, or it fell silent")
 
     def _lose(self, berth: str, reason: str) -> None:
         """Make the members of a berth homeless; each loss counts against the budget."""
@@ -524,9 +531,15 @@ class Crew:
             self._vault.save(_PLAN, led.position, self._vault.incarnation * _STARTS, led.state)
         except OSError as error:
             problem = f"{error.strerror or error} ({error.filename})"
-            self._warn(f"A checkpoint could not be written: {problem}. The work goes on without.")
+            self._note_saving(problem)
         else:
             self._note_saved()
+
+    def _note_saving(self, problem: str | None) -> None:
+        """Say that checkpoints cannot be written, once until it is possible again."""
+        if problem and not self._cannot_save:
+            self._warn(f"A checkpoint could not be written: {problem}. The work goes on without.")
+        self._cannot_save = problem is not None
 
     def _at_last(self, save: Callable[[], None]) -> None:
         """Save after an interrupt; whatever goes wrong then, it stays an interrupt."""
@@ -590,6 +603,10 @@ class Crew:
 
     def _resume(self, plan: Plan[State]) -> _Led[State]:
         """Return the plan's last state with whose position all members can be restored."""
+        if self._vault is not None and self._has_led:
+            hint = "Give the crew the role again, with another vault: Crew.assign."
+            raise InputError(f"Crew {self.name}: follow", "one plan a run", "a second", hint)
+        self._has_led = True
         if self._vault is None or self.position:
             return _Led(self.position, as_restored(plan.begin()))
         problems: list[StoreError] = []

@@ -59,6 +59,9 @@ class Hands(ABC):
         """Return berths whose workers are to be retired."""
         return ()
 
+    def rest(self) -> None:  # noqa: B027  nothing to do in process
+        """Note that nothing is to be done for now: berths may be given up if need be."""
+
     def release(self, berth: str) -> None:  # noqa: B027  nothing to do in process
         """Give a berth up that holds no members any more."""
 

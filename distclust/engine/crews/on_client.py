@@ -15,8 +15,10 @@ import contextlib
 import math
 import os
 import queue
+import threading
 import time
 import uuid
+import weakref
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
@@ -24,7 +26,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distclust.engine.crews.berth import Berth, Vault
-from distclust.engine.crews.board import TOPIC, install_board, look_at_scheduler
+from distclust.engine.crews.board import (
+    DRAIN_TOPIC,
+    TOPIC,
+    install_board,
+    look_at_scheduler,
+)
 from distclust.engine.crews.hands import Answer, Hands, Lost
 from distclust.engine.crews.role import Role, Room
 from distclust.engine.on_client import Patience, deliver_events
@@ -142,10 +149,15 @@ class ClientHands(Hands):
         self._failures: Counter[str] = Counter()
         self._watched = -math.inf
         self._role: tuple[Role[Any], Vault | None, int] | None = None
+        self._is_resting = False
+        self._lock = threading.Lock()  # word of draining comes in the client's own thread
         install_board(client)
+        _listen_for_drains(client, self)
 
     def open(self, role: Role[Any], vault: Vault | None, n_members: int) -> None:
         """Open the role on all workers, on no more of them than there are members."""
+        with self._lock:
+            self._is_resting = False
         self._role = (role, vault, n_members)
         labels = [role.label(member) for member in range(n_members)]
         run = vault.run if vault else None
@@ -168,6 +180,8 @@ class ClientHands(Hands):
 
     def call(self, number: int, berth: str, method: str, *args: Any, **options: Any) -> None:
         """Send a call to a worker."""
+        with self._lock:
+            self._is_resting = False
         remote = self._remotes.get(berth)
         if remote is None:
             self._answers.put(Answer(number, error=Lost("it is not there any more")))
@@ -198,6 +212,17 @@ class ClientHands(Hands):
     def draining(self) -> Iterable[str]:
         """Return berths on workers that are to be retired."""
         return [address for address in self._remotes if address in self._draining]
+
+    def rest(self) -> None:
+        """Let a worker that is to be retired go at once from now on."""
+        with self._lock:
+            self._is_resting = True
+
+    def leave(self, berth: str) -> None:
+        """Leave a worker that is to be retired, if nothing is done there."""
+        with self._lock:
+            if self._is_resting:
+                self.release(berth)
 
     def release(self, berth: str) -> None:
         """Forget a berth; its actor is dropped wherever it may live on."""
@@ -398,3 +423,23 @@ def _closed_client() -> type[Exception]:
     from distributed.client import ClosedClientError
 
     return ClosedClientError  # type: ignore[no-any-return]
+
+
+_listening: weakref.WeakKeyDictionary[Any, weakref.WeakSet[ClientHands]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def _listen_for_drains(client: Any, hands: ClientHands) -> None:
+    """Have crews of this client hear of workers that are to be retired while they rest."""
+    crews = _listening.get(client)
+    if crews is None:
+        crews = _listening[client] = weakref.WeakSet()
+        listening = crews
+
+        def note(entry: Any) -> None:
+            for one in list(listening):
+                one.leave(str(entry[1]["worker"]))
+
+        client.subscribe_topic(DRAIN_TOPIC, note)
+    crews.add(hands)
