@@ -321,8 +321,10 @@ class Crew:
                 self._warn(note)
             return
         reports, problem = answer.value
-        if call.is_saving:
-            self._note_saving(problem)
+        if problem:
+            self._say_unsaved(problem)
+        elif call.is_saving and self._is_free:
+            self._cannot_save = False
         for number, report in zip(call.members, reports, strict=True):
             member = self._members[number]
             member.position = call.position
@@ -514,6 +516,7 @@ class Crew:
 
     def _note_saved(self) -> None:
         """Forget the orders before the older of the two generations that are kept."""
+        self._cannot_save = False
         self._saved = [self._saved[-1], self.position]
         self._saved_at = time.monotonic()
         for position in [p for p in self._orders if p < self._saved[0]]:
@@ -531,15 +534,15 @@ class Crew:
             self._vault.save(_PLAN, led.position, self._vault.incarnation * _STARTS, led.state)
         except OSError as error:
             problem = f"{error.strerror or error} ({error.filename})"
-            self._note_saving(problem)
+            self._say_unsaved(problem)
         else:
             self._note_saved()
 
-    def _note_saving(self, problem: str | None) -> None:
-        """Say that checkpoints cannot be written, once until it is possible again."""
-        if problem and not self._cannot_save:
+    def _say_unsaved(self, problem: str) -> None:
+        """Say that a checkpoint could not be written, once until one is complete again."""
+        if not self._cannot_save:
             self._warn(f"A checkpoint could not be written: {problem}. The work goes on without.")
-        self._cannot_save = problem is not None
+        self._cannot_save = True
 
     def _at_last(self, save: Callable[[], None]) -> None:
         """Save after an interrupt; whatever goes wrong then, it stays an interrupt."""

@@ -19,7 +19,11 @@ class Told:
 
     def __init__(self) -> None:
         self.plugin = Board()
-        self.scheduler = SimpleNamespace(plugins={board.PLUGIN: self.plugin})
+        self.words: list[tuple[str, Any]] = []
+        self.scheduler = SimpleNamespace(
+            plugins={board.PLUGIN: self.plugin},
+            log_event=lambda topic, word: self.words.append((topic, word)),
+        )
 
     def tell(self, kind: str, crew: str = "c1", **facts: Any) -> None:
         self.plugin.log_event(board.TOPIC, {"crew": crew, "kind": kind, **facts})
@@ -126,6 +130,10 @@ def test_board__a_retired_worker_may_come_back():
     told.scheduler.workers = {"tcp://a": SimpleNamespace(actors=set())}
     assert board._ask_to_drain(told.scheduler, "tcp://a")
     assert told.plugin.draining == {"tcp://a"}
+    assert told.words == [(board.DRAIN_TOPIC, {"worker": "tcp://a"})]
+    board._ask_to_stay(told.scheduler, "tcp://a")
+    assert told.plugin.draining == set()
+    assert board._ask_to_drain(told.scheduler, "tcp://a")
     told.plugin.remove_worker(None, "tcp://a")
     assert told.plugin.draining == set()
     assert not board._ask_to_drain(told.scheduler, "tcp://nobody")

@@ -215,7 +215,7 @@ def test_resume__a_finished_run_is_not_done_again(tmp_path):
 def test_resume__other_data_are_refused_and_both_named():
     shelf = Shelf()
     follow(vault_on(shelf))
-    with pytest.raises(InputError, match=r"yours, got one of mine.*fresh"):
+    with pytest.raises(InputError, match=r"yours, \d members, got one of mine, \d members.*fresh"):
         follow(vault_on(shelf, 2, "yours"))
 
 
@@ -332,7 +332,7 @@ def test_disk_full__the_work_goes_on_and_is_saved_when_there_is_room(only):
 
     with pytest.warns(CheckpointWarning, match="No space left on device") as caught:
         assert follow(vault_on(shelf), plan=Filling(before)) == WANTED
-    assert len(caught) >= 5
+    assert len(caught) == 1  # said once
 
 
 @pytest.mark.parametrize("only", ["", "plan", "member-000001"])
