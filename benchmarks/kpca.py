@@ -52,7 +52,7 @@ class Sizes:
     rows: tuple[int, ...]
     tries: int = 3
     components: int = COMPONENTS
-    budget: int = 3_000_000_000  # which leaves a quarter of 4 GB for all else
+    budget: int = 2_600_000_000  # which leaves a third of 4 GB for all else
 
 
 def rows_of(kind: str, n_rows: int) -> Doubles:

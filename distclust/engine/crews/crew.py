@@ -42,6 +42,7 @@ SECONDS_BETWEEN_SAVES = 10.0
 RESTARTS = 5
 
 _PLAN = "plan"
+_WORK_FOR_SAVING = 40  # seconds of work for each second of saving
 _STARTS = 1000  # incarnations that one process may give a member
 _MOST = 400  # of these for restarts, and as many for moves
 _LAST_SAVE_SECONDS = 30.0
@@ -96,7 +97,8 @@ class Crew:
     every
         Save when so many orders have been carried out since the last time, or None.
     seconds
-        Save when so many seconds have passed since the last time.
+        Save when so many seconds have passed since the last time; less often if saving takes
+        so long that more than a few hundredths of the time would go there.
     restarts
         How often a member may be restarted before the crew is given up.
     heartbeat
@@ -176,6 +178,7 @@ class Crew:
         self._may_balance = False  # whether members were saved since the last look
         self._has_led = False  # whether a plan was followed
         self._cannot_save = False  # whether that was said already
+        self._saving_seconds = 0.0  # what the last state of the plan took
         self._hands.open(role, vault, n_members)
 
     def round(self, order: Any) -> list[Any]:
@@ -512,7 +515,8 @@ class Crew:
 
     def _is_due(self, n_orders: int, since: float) -> bool:
         by_position = self._every is not None and n_orders >= self._every
-        return by_position or time.monotonic() - since >= self._seconds
+        seconds = max(self._seconds, _WORK_FOR_SAVING * self._saving_seconds)
+        return by_position or time.monotonic() - since >= seconds
 
     def _note_saved(self) -> None:
         """Forget the orders before the older of the two generations that are kept."""
@@ -530,12 +534,14 @@ class Crew:
     def _save_plan(self, led: _Led[Any]) -> None:
         """Save the plan: from then on the checkpoint is complete."""
         assert self._vault is not None
+        begun = time.monotonic()
         try:
             self._vault.save(_PLAN, led.position, self._vault.incarnation * _STARTS, led.state)
         except OSError as error:
             problem = f"{error.strerror or error} ({error.filename})"
             self._say_unsaved(problem)
         else:
+            self._saving_seconds = time.monotonic() - begun
             self._note_saved()
 
     def _say_unsaved(self, problem: str) -> None:

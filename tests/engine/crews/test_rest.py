@@ -86,3 +86,29 @@ def test_error__of_a_member_says_whose_it_is():
     with Crew(Stumbler(), 3) as crew, pytest.raises(ZeroDivisionError, match="a stone") as found:
         crew.follow(Leader(6))
     assert found.value.__notes__ == ["in walker 1 of a crew, order 3"]
+
+
+def test_saving__that_takes_long_is_done_less_often(tmp_path, monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("distclust.engine.crews.crew.time.monotonic", lambda: clock[0])
+    save = Vault.save
+    saved: list[float] = []
+
+    def slow(self, part, *arguments, **options):
+        save(self, part, *arguments, **options)
+        if part == "plan":
+            saved.append(clock[0])
+            clock[0] += 2.0
+
+    monkeypatch.setattr(Vault, "save", slow)
+
+    class Slow(Leader):
+        def absorb(self, state, reports):
+            clock[0] += 5.0
+            return super().absorb(state, reports)
+
+    with Crew(Walker(), 2, vault=vault(tmp_path), seconds=10.0) as crew:
+        crew.follow(Slow(40))
+    assert saved[0] <= 15.0
+    assert np.diff(saved).min() >= 80.0
+    assert len(saved) == 3
