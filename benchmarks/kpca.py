@@ -135,7 +135,12 @@ def _runners(sizes: Sizes) -> Iterator[tuple[str, Callable[[Doubles, Doubles], d
 
 def _peer(sizes: Sizes, solver: str, rows: Doubles, _: Doubles) -> dict[str, Any]:
     model = SklearnKernelPCA(
-        sizes.components, kernel="rbf", gamma=GAMMA, eigen_solver=solver, random_state=0
+        sizes.components,
+        kernel="rbf",
+        gamma=GAMMA,
+        eigen_solver=solver,
+        tol=TOLERANCE,
+        random_state=0,
     )
     start = time.perf_counter()
     model.fit(rows)
