@@ -54,6 +54,7 @@ from distclust.validation import check_bytes, check_choice, check_integer, check
 
 Doubles = npt.NDArray[np.float64]
 
+_LOOKED_AT = 512  # rows that tell the size of the kernel
 _ONLINE_ROWS = 512  # new rows that are taken in at a time
 _SHARE_OF_MEMORY = 0.8
 _ZERO = 1e-12  # of the largest eigenvalue: below it a component has no direction
@@ -459,7 +460,7 @@ class KernelPCA(Projection):
 
     def _scale(self) -> float:
         """Return the size that eigenvalues could have: N times a value of the kernel."""
-        largest = float(np.abs(self._diagonal(self._rows[:1])).max())
+        largest = float(np.abs(self._diagonal(self._rows[:_LOOKED_AT])).max())
         return float(self._rows.shape[0] * max(largest, 1e-300))
 
     def _diagonal(self, rows: RowArray) -> Doubles:

@@ -75,8 +75,9 @@ class Kernel:
             return np.ones(rows.shape[0])
         if self.is_callable:
             function = self.function()
-            parts = [rows[i : i + 1] for i in range(rows.shape[0])]
-            return np.array([float(np.asarray(function(row, row))[0, 0]) for row in parts])
+            parts = [rows[i : i + _STRIP] for i in range(0, rows.shape[0], _STRIP)]
+            found = [np.asarray(function(part, part), np.float64).diagonal() for part in parts]
+            return np.concatenate(found)
         norms = squared_norms(rows).astype(np.float64)
         if self.name == "cosine":
             return (norms > 0).astype(np.float64)
