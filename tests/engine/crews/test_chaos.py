@@ -278,10 +278,11 @@ def test_freeze__inside_a_save(session, tmp_path):
     vault = Vault(Slow(tmp_path), "run", "mine", 2)
     with crew_of(tmp_path, vault=vault) as crew:
         assert crew.follow(Leader(N_ROUNDS)).total.tobytes() == WANTED
+    assert crew._vault is not None  # with the number of members in its fingerprint
     for member in range(N_MEMBERS):
-        saved = vault.checkpoints(f"member-{member:06d}").latest()
+        saved = crew._vault.checkpoints(f"member-{member:06d}").latest()
         assert saved is not None
-        assert vault.restore(Walk, saved).n == saved.step
+        assert crew._vault.restore(Walk, saved).n == saved.step
 
 
 def test_freeze__while_it_opens(session, tmp_path, monkeypatch):

@@ -99,7 +99,8 @@ def test_cut__a_host_during_the_work(hosts, tmp_path):
         )
     )
     assert all(n >= 5 for (_, n), times in steps.items() if times > 1)
-    vault = Vault(open_objects(folder / "results"), "run", "mine")
+    fingerprint = f"mine, {crew_driver.N_MEMBERS} members"
+    vault = Vault(open_objects(folder / "results"), "run", fingerprint)
     for member in range(crew_driver.N_MEMBERS):
         saved = vault.checkpoints(f"member-{member:06d}").latest()
         assert saved is not None
