@@ -418,8 +418,13 @@ def test_drain__members_go_on_elsewhere_and_the_worker_is_retired(
         assert run("drain", leaving, "--scheduler", address) == 0
         said = capsys.readouterr().out
         assert list(own_cluster.scheduler_info(n_workers=-1)["workers"]) == [staying]
-        assert run("--scheduler", address, "--json") == 0
-        shown = document(capsys)["crews"][0]
+        end = time.monotonic() + 20
+        while True:  # members are reported when they have been taken in
+            assert run("--scheduler", address, "--json") == 0
+            shown = document(capsys)["crews"][0]
+            if shown["workers"] == [staying] or time.monotonic() > end:
+                break
+            time.sleep(0.1)
     finally:
         enough.set()
         thread.join(60)

@@ -291,7 +291,7 @@ def test_plan__reads_no_row_and_writes_nothing(
     assert plan["kernel_bytes"] == 8 * N_ROWS**2
     assert plan["kept_bytes"] == 1e6
     assert plan["messages"] == 2
-    assert plan["round_bytes"] == 2 * 8 * N_ROWS * 20  # there and back
+    assert plan["round_bytes"] == 2 * 8 * N_ROWS * (20 + 8)  # there and back
     for name in ("products", "seconds", "memory_bytes"):
         assert plan[name] > 0
     assert run(*command, "--json", "--dtype", "float32", "--scheduler", "local",

@@ -16,12 +16,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from distclust.errors import InputError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Parameters = ParamSpec("Parameters")
 Default = TypeVar("Default", int, None)
 
 # Threads granted to the work in this context; None where the engine granted nothing yet.
@@ -89,6 +90,17 @@ class _BlasLimit:
             self._depth -= 1
             if self._depth == 0:
                 self._limiter.restore_original_limits()
+
+
+def with_one_blas_thread(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Keep BLAS to one thread throughout a function: threads that are let loose spin a while."""
+
+    @functools.wraps(function)
+    def limited(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        with one_blas_thread:
+            return function(*args, **kwargs)
+
+    return limited
 
 
 @functools.cache

@@ -31,7 +31,7 @@ from distclust.engine.crews.hands import Answer, Hands, Lost
 from distclust.engine.crews.in_process import LocalHands
 from distclust.engine.crews.role import Plan, Role, check_kind
 from distclust.engine.sessions import current_client
-from distclust.engine.threads import one_blas_thread
+from distclust.engine.threads import with_one_blas_thread
 from distclust.errors import CheckpointWarning, ClusterError, InputError, StoreError
 from distclust.store.states import as_restored, with_own_generators
 from distclust.validation import check_integer, check_real
@@ -195,12 +195,11 @@ class Crew:
         everything first.
         """
         check_kind(plan, Plan, f"Crew {self.name}: follow")
-        # Throughout, not now and then: threads of BLAS that are let loose spin for a while.
-        with one_blas_thread:
-            state = self._lead(plan)
+        state = self._lead(plan)
         self._hands.rest()
         return state
 
+    @with_one_blas_thread
     def _lead(self, plan: Plan[State]) -> State:
         led = self._resume(plan)
         try:
