@@ -42,9 +42,16 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[engine.Session]:
+def shared_session() -> Iterator[engine.Session]:
     with engine.connect("local", workers=2, threads=1) as session:
         yield session
+
+
+@pytest.fixture
+def session(shared_session) -> engine.Session:
+    """The cluster, when all that an earlier test killed are there again."""
+    wait_for(lambda: len(shared_session.client.nthreads()) == 2)
+    return shared_session
 
 
 def pids_of(session: engine.Session) -> list[int]:
