@@ -6,7 +6,6 @@ that starts at an odd byte in another order, and the answer would differ in its 
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +14,7 @@ from typing import Any
 class Sealed:
     """What a task carries or returns, as bytes; Dask does not look inside either."""
 
-    content: bytes | memoryview
-
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        # As it is where that is possible, not as part of another copy.
-        content = pickle.PickleBuffer(self.content) if protocol >= 5 else bytes(self.content)
-        return Sealed, (content,)
+    content: bytes
 
     def open(self) -> Any:
         """Return what was sealed, as a tuple."""
