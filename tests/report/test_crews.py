@@ -128,8 +128,9 @@ def test_crews__none_is_said() -> None:
 
 def test_crews__nothing_is_cut_off_in_a_pipe() -> None:
     people = [member(0, metrics={f"figure {i}": float(i) for i in range(30)})]
-    assert printed(crew(members=people), width=40) == printed(crew(members=people), width=400)
-    assert "figure 29 29" in printed(crew(members=people), width=40)[1]
+    one = crew(members=people)
+    assert printed(one, width=40) == printed(one, width=400)
+    assert "figure 29 29" in printed(one, width=40)[1]
 
 
 def test_crews__nothing_is_cut_off_on_a_narrow_terminal() -> None:
