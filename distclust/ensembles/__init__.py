@@ -1,0 +1,3 @@
+"""What several clusterings agree on."""
+
+from __future__ import annotations
