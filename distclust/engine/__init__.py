@@ -14,11 +14,13 @@ from distclust.engine.blocks import (
 from distclust.engine.crews import Crew, Plan, Role, Room, Vault, drain_worker, read_board
 from distclust.engine.diagnosis import doctor
 from distclust.engine.features import check_features, opened
+from distclust.engine.held import fingerprint_of, held_rows
 from distclust.engine.ingesting import ingest
 from distclust.engine.lazy import block_array, labels_array
 from distclust.engine.matrices import as_matrix
 from distclust.engine.sessions import Session, connect, current_client, local_threads
 from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
+from distclust.engine.stored_fits import passing_vault
 from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
 from distclust.engine.workers import check_worker_memory, shares_disk, temporary_results
 
@@ -41,6 +43,8 @@ __all__ = [
     "current_client",
     "doctor",
     "drain_worker",
+    "fingerprint_of",
+    "held_rows",
     "ingest",
     "labels_array",
     "local_threads",
@@ -51,6 +55,7 @@ __all__ = [
     "n_spans",
     "one_blas_thread",
     "opened",
+    "passing_vault",
     "profile_matrix",
     "read_board",
     "reduce_blocks",

@@ -23,7 +23,8 @@ import numpy.typing as npt
 import scipy.linalg
 
 from distclust.engine import one_blas_thread
-from distclust.projections.kernels import TILE, Preparation, RowArray
+from distclust.engine.held import RowArray
+from distclust.projections.kernels import TILE, Preparation
 from distclust.projections.krylov import Subspace, thinned
 from distclust.projections.products import WeightedRows
 from distclust.projections.subspace import ritz, signs_of

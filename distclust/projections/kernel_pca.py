@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,11 +22,13 @@ from distclust.engine import (
     Crew,
     Vault,
     current_client,
+    fingerprint_of,
+    held_rows,
     map_blocks,
     one_blas_thread,
-    shares_disk,
-    temporary_results,
+    passing_vault,
 )
+from distclust.engine.held import RowArray, is_sparse
 from distclust.errors import (
     CapacityError,
     ConvergenceWarning,
@@ -35,21 +38,14 @@ from distclust.errors import (
 from distclust.projections.base import Projection
 from distclust.projections.em import EM, EMState
 from distclust.projections.growing import Known, grown, known_of
-from distclust.projections.kernels import (
-    NAMED_KERNELS,
-    Kernel,
-    Preparation,
-    RowArray,
-    is_sparse,
-    name_of,
-)
+from distclust.projections.kernels import NAMED_KERNELS, Kernel, Preparation, name_of
 from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.landmarks import Landmarks, in_layout_of, project_block
 from distclust.projections.shards import KernelProducts, n_shards
 from distclust.projections.starting import near_block, random_block
 from distclust.seeding import check_seed
 from distclust.store import Matrix
-from distclust.store.objects import checksum, open_objects
+from distclust.store.objects import checksum
 from distclust.validation import check_bytes, check_choice, check_integer, check_real
 
 Doubles = npt.NDArray[np.float64]
@@ -257,7 +253,7 @@ class KernelPCA(Projection):
         where = f"{type(self).__name__}.partial_fit"
         if not hasattr(self, "components_"):
             return self.fit(X, y)
-        added = _rows_of(self._new_rows(X, "partial_fit"))
+        added = held_rows(self._new_rows(X, "partial_fit"))
         _check_finite(added, where)
         self._check_parameters((len(self._row_sums), self.n_features_in_), where)
         self._check_same_components(where)
@@ -418,9 +414,9 @@ class KernelPCA(Projection):
     def _working_crew(self, role: KernelProducts, vault: Vault | None) -> Iterator[Crew]:
         """Give the crew of this model a role; a new crew if it has none here and now."""
         with contextlib.ExitStack() as stack:
-            if vault is None and current_client() is not None and shares_disk():
-                folder = stack.enter_context(temporary_results(type(self).__name__))
-                vault = Vault(open_objects(folder), "fit", self._fingerprint(role.rows))
+            if vault is None:
+                prints = partial(self._fingerprint, role.rows)
+                vault = stack.enter_context(passing_vault(type(self).__name__, prints))
             kept: _KeptCrew | None = self.__dict__.get("_kept_crew")
             n_members = n_shards(role.rows.shape[0])
             if kept is not None and kept.client() is not current_client():
@@ -572,23 +568,9 @@ def _held(matrix: Matrix, n_components: int, where: str) -> RowArray:
             f"{free / 1e9:,.1f} GB that may be used",
             "Ask for fewer components, or fit a sample and transform the rest.",
         )
-    rows = _rows_of(matrix)
+    rows = held_rows(matrix)
     _check_finite(rows, where)
     return rows
-
-
-def _rows_of(matrix: Matrix) -> RowArray:
-    rows: Any = matrix.read_all()
-    if is_sparse(rows):
-        return sp.csr_array(rows, dtype=np.float64)
-    return np.ascontiguousarray(rows, np.float64)
-
-
-def fingerprint_of(rows: RowArray) -> str:
-    """Return a checksum of rows, which tells those of different fits apart."""
-    parts = (rows.data, rows.indices, rows.indptr) if is_sparse(rows) else (rows,)
-    shape = repr(rows.shape).encode()
-    return checksum(shape, *(np.ascontiguousarray(part) for part in parts)).hex()
 
 
 def _check_finite(rows: RowArray, where: str, first_row: int = 0) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from distclust.engine.held import RowArray, is_sparse
 from distclust.errors import InputError
 
 TILE = 512
@@ -24,7 +25,6 @@ TILE = 512
 _STRIP = 64
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
-RowArray: TypeAlias = Any  # a dense array of float64, or a csr_array of it
 
 PRODUCT_KERNELS = ("linear", "cosine")  # whose matrix is X Xᵀ: it is never formed
 NAMED_KERNELS = ("rbf", "poly", *PRODUCT_KERNELS)
@@ -123,11 +123,6 @@ def find_function(path: str) -> Callable[..., Any]:
         raise InputError(f"kernel {path!r}", "a function", type(found).__name__, "Name another.")
     function: Callable[..., Any] = found
     return function
-
-
-def is_sparse(rows: RowArray) -> bool:
-    """Whether rows are a CSR array."""
-    return bool(sp.issparse(rows))
 
 
 def squared_norms(rows: RowArray) -> Floats:

@@ -12,13 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from distclust.projections.kernels import (
-    Floats,
-    Kernel,
-    Preparation,
-    RowArray,
-    is_sparse,
-)
+from distclust.engine.held import RowArray, is_sparse
+from distclust.projections.kernels import Floats, Kernel, Preparation
 from distclust.projections.products import WeightedRows
 from distclust.store import Block
 

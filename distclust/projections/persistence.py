@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
+from distclust.engine.stored_fits import read_version
 from distclust.errors import InputError, ModelFormatError
-from distclust.store import Archive, Column, write_archive
+from distclust.store import Archive, write_archive
+from distclust.store.borders import border_facts, restore_border
 
 if TYPE_CHECKING:
-    from distclust.projections.base import Projection
     from distclust.projections.kernel_pca import KernelPCA
     from distclust.projections.ppca import PPCA
     from distclust.store.results import ResultsStore
 
 PPCA_KIND = "PPCA"
 KERNEL_PCA_KIND = "KernelPCA"
-MODEL_FILE = "model.distclust"  # of a version in a results store
 
 _PPCA_ARRAYS = (
     "components_",
@@ -70,11 +69,7 @@ def kernel_pca_to_archive(model: KernelPCA) -> tuple[str, dict[str, Any], dict[s
 
 def read_model(results: ResultsStore, version_id: str | None = None) -> Any:
     """Read the model of a version, or of the current one."""
-    with results.open_version(version_id) as reader:
-        version = reader.version
-        model = from_archive(reader.read_archive(MODEL_FILE), f"{results.url}, {version.id}")
-    model.results_, model.version_ = results.url, version.id
-    return model
+    return read_version(results, version_id, from_archive)
 
 
 def from_archive(archive: Archive, path: str) -> Any:
@@ -91,29 +86,6 @@ def from_archive(archive: Archive, path: str) -> Any:
     except (KeyError, TypeError, ValueError, InputError) as error:
         got = f"{type(error).__name__}: {error}"
         raise ModelFormatError(path, "a complete model", got, "Save it again.") from error
-
-
-def border_facts(model: Projection) -> dict[str, Any]:
-    """Return parameters, columns and names of a fitted projection as JSON values."""
-    parameters = {name: _plain(value) for name, value in model.get_params(deep=False).items()}
-    seed = parameters["random_state"]
-    # A generator has moved on since the fit; only a plain seed can be repeated.
-    parameters["random_state"] = seed if isinstance(seed, numbers.Integral) else None
-    return {
-        "parameters": parameters,
-        "columns": [[c.name, c.kind, list(c.levels), c.number] for c in model._columns],
-        "has_feature_names": hasattr(model, "feature_names_in_"),
-    }
-
-
-def restore_border(model: Projection, facts: Mapping[str, Any]) -> None:
-    """Set what `border_facts` described beside the parameters."""
-    model._columns = tuple(
-        Column(name, kind, tuple(levels), number) for name, kind, levels, number in facts["columns"]
-    )
-    model.n_features_in_ = len(model._columns)
-    if facts["has_feature_names"]:
-        model.feature_names_in_ = np.array([c.name for c in model._columns], dtype=object)
 
 
 def _rebuild_ppca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> PPCA:
@@ -168,7 +140,3 @@ def _rebuild_kernel_pca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> 
     model._known = Known(basis, product, model.eigenvalues_, model._row_sums)
     model._describe()
     return model
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value

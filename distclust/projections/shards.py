@@ -17,7 +17,8 @@ import numpy.typing as npt
 import psutil
 
 from distclust.engine import Role, Room
-from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, RowArray
+from distclust.engine.held import RowArray
+from distclust.projections.kernels import TILE, Floats, Kernel, Preparation
 from distclust.projections.products import add_product, cut_block, inner_product
 
 Doubles = npt.NDArray[np.float64]

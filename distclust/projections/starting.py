@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.engine import one_blas_thread
-from distclust.projections.kernels import TILE, Preparation, RowArray, Tile
+from distclust.engine.held import RowArray
+from distclust.projections.kernels import TILE, Preparation, Tile
 from distclust.projections.products import WeightedRows
 from distclust.projections.subspace import centred, orthonormal, ritz
 from distclust.seeding import generator

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 import distclust
 from distclust import KernelPCA
-from distclust.engine import Crew
+from distclust.engine import Crew, fingerprint_of
 from distclust.errors import (
     CheckpointWarning,
     ConflictError,
@@ -25,7 +25,6 @@ from distclust.errors import (
 )
 from distclust.projections import kernel_pca, stored_fits
 from distclust.projections.em import EM
-from distclust.projections.kernel_pca import fingerprint_of
 from distclust.projections.krylov import Krylov
 from distclust.store.checkpoints import CHECKPOINTS, Checkpoints
 from distclust.store.results import ResultsStore
