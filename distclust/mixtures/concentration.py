@@ -281,6 +281,24 @@ def log_symmetric_partition(sizes: npt.ArrayLike, concentration: float, n_compon
     return names + _log_symmetric(math.log(concentration), occupied, n_components)
 
 
+def log_stick_labels(sizes: npt.ArrayLike, concentration: float) -> float:
+    r"""Return the log probability of labels under a truncated Dirichlet process.
+
+    With n_j rows in component j of M,
+    :math:`\sum_{j<M} [\ln B(1 + n_j, \alpha + \sum_{l>j} n_l) - \ln B(1, \alpha)]`. Components
+    have names here: their order matters.
+    """
+    counts = np.asarray(sizes, dtype=np.float64)
+    later = float(np.sum(counts))
+    total = 0.0
+    for size in counts[:-1].tolist():
+        later -= size
+        base = concentration + later
+        total += math.log(concentration) - math.log(base)
+        total += math.lgamma(1.0 + size) - log_rising(1.0 + base, size)
+    return total
+
+
 def draw_symmetric_concentration(
     value: float,
     sizes: npt.ArrayLike,
