@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ Labels = npt.NDArray[Any]  # of any kind of whole number
 
 STAGE = "sampling"
 SWEEPS_BETWEEN_LOOKS = 100
+
+_LOGGER = logging.getLogger(__name__)
+_KEPT_LABELS = 200_000_000  # labels of all partitions that are kept, about
+_MOST_KEPT, _LEAST_KEPT = 200, 20  # partitions of a chain
 
 _CELLS_A_ROUND = 2_000_000  # items visited between two reports of a chain, about
 _A_ROUND = (50, 25, 10, 5, 2)  # they divide the sweeps between two looks
@@ -190,6 +195,14 @@ class Traces:
         """Sweeps that all chains have done."""
         return int(self.scalars.shape[1])
 
+    def kept_draws(self, keep_every: int) -> Labels:
+        """Return the partitions of the second half, shape (n_chains, n_draws, n_items).
+
+        At least one a chain, if any was kept at all.
+        """
+        n_dropped = (self.n_sweeps // 2) // keep_every
+        return self.draws[:, min(n_dropped, max(self.draws.shape[1] - 1, 0)) :]
+
 
 @dataclass(frozen=True, eq=False)
 class ChainPlan(Plan[Traces]):
@@ -301,12 +314,25 @@ def run_chains(
         n_chains, sampler.n_items, sampler.scalar_names, max_sweeps, keep_every, agreement
     )
     with Crew(ChainRole(sampler, seed), n_chains, name=name, vault=vault) as crew:
+        _say_if_queued(n_chains, crew.n_threads, max_sweeps)
         return crew.follow(plan)
+
+
+def n_kept(n_items: int, n_chains: int) -> int:
+    """Return how many partitions of each chain are kept: fewer of very many items."""
+    return int(np.clip(_KEPT_LABELS // max(n_items * n_chains, 1), _LEAST_KEPT, _MOST_KEPT))
 
 
 def second_half(traces: Floats) -> Floats:
     """Return what is left of traces (n_chains, n_sweeps, ...) without the first half."""
     return traces[:, traces.shape[1] // 2 :]
+
+
+def _say_if_queued(n_chains: int, n_threads: int, max_sweeps: int) -> None:
+    if n_chains > n_threads:
+        note = f"{n_chains} chains on {n_threads} threads: {n_threads} at a time"
+        _LOGGER.info(note)
+        events.emit(STAGE, 0, max_sweeps, note=note)
 
 
 def smallest(labels: Labels) -> Labels:

@@ -157,6 +157,11 @@ class Crew:
 
     # ---- the public side ------------------------------------------------------------------
 
+    @property
+    def n_threads(self) -> int:
+        """Members that can work at the same time, here and now."""
+        return sum(self._hands.berths().values())
+
     def assign(self, role: Role[Any], n_members: int, vault: Vault | None = None) -> None:
         """Give the crew another role; processes stay, and with them what they opened.
 
