@@ -45,6 +45,7 @@ from distclust.mixtures.parameters import (
     log_dirichlet_draw,
     tile_rows,
 )
+from distclust.mixtures.starts import check_start, starting_labels
 from distclust.validation import check_choice, check_integer
 
 VARIANTS = ("dma", "tdp")
@@ -140,6 +141,7 @@ class BlockedSampler(Sampler[BlockedState]):
         where = "BlockedSampler"
         check_integer(self.truncation, f"{where}(truncation)", at_least=1)
         check_choice(self.variant, f"{where}(variant)", VARIANTS)
+        check_start(self.init, f"{where}(init)")
         process = concentration_of(self.concentration, f"{where}(concentration)")
         object.__setattr__(self, "concentration", process)
         if self.row_weights is not None:
@@ -157,7 +159,10 @@ class BlockedSampler(Sampler[BlockedState]):
 
     def begin(self, chain: int, generator: np.random.Generator) -> BlockedState:
         """Return a state with the partition that the chain starts from."""
-        labels = _start(self, chain, generator)
+        labels = starting_labels(
+            self.init, chain, self.rows, self.family, generator, self.row_weights
+        )
+        labels %= self.truncation  # groups that are too many join others
         return self._state(generator, 0, self._process.start(), labels)
 
     def sweep(self, place: BlockedPlace | None, state: BlockedState) -> BlockedState:
@@ -296,16 +301,6 @@ def exchange(
         if bar < gain:
             order[a], order[b] = order[b], order[a]
     return order
-
-
-def _start(
-    sampler: BlockedSampler, chain: int, generator: np.random.Generator
-) -> npt.NDArray[np.int32]:
-    """Return compact labels of at most `truncation` groups."""
-    n_groups = min(sampler.truncation, max(1, round(math.sqrt(sampler.n_items))))
-    if chain % 2 == 0:
-        n_groups = 1
-    return generator.integers(n_groups, size=sampler.n_items).astype(np.int32)
 
 
 def _checked_weights(sampler: BlockedSampler) -> Floats:
