@@ -13,6 +13,7 @@ with P bases each, parts are single bases, and those that share none have simila
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -217,28 +218,32 @@ def _compact(numbers: Ints) -> Ints:
 
 def _best_of_groups(groups: _Groups, n_best: int) -> tuple[Ints, npt.NDArray[np.float32], Ints]:
     """Return the best rows of each group, how similar they are, and how many there are."""
-    n_groups, n_bases = groups.labels.shape
+    n_groups = len(groups.labels)
     rows = np.empty((n_groups, n_best), np.int64)
     values = np.zeros((n_groups, n_best), np.float32)
     n_found = np.zeros(n_groups, np.int64)
     wanted = np.arange(n_groups)
     for n_parts in _parts(groups.labels):
         buckets = _Buckets.of(groups.labels, n_parts)
-
-        def search(some: Ints, buckets: _Buckets = buckets) -> Ints:
-            """Return the groups that are not certain."""
-            best, similar, n = buckets.best_rows(groups, some, n_best)
-            rows[some], values[some], n_found[some] = best, similar, n
-            # Those not seen disagree in at least as many bases as there are parts.
-            last = similar[:, -1] * n_bases
-            is_certain = (n == n_best) & (last > n_bases - n_parts + 0.5)
-            return some[~is_certain]
-
+        search = functools.partial(buckets.best_rows, groups, n_best)
         blocks = [wanted[i : i + _GROUPS_A_BLOCK] for i in range(0, wanted.size, _GROUPS_A_BLOCK)]
-        wanted = np.concatenate(thread_map(search, blocks, local_threads()))
+        found = thread_map(search, blocks, local_threads())
+        rows[wanted], values[wanted], n_found[wanted] = (
+            np.concatenate(column) for column in zip(*found, strict=True)
+        )
+        is_certain = _are_certain(values[wanted, -1], groups.labels.shape[1], n_parts)
+        wanted = wanted[~is_certain]
         if wanted.size == 0:
             break
     return rows, values, n_found
+
+
+def _are_certain(last: npt.NDArray[Any], n_bases: int, n_parts: int) -> npt.NDArray[np.bool_]:
+    """Return whether the last of the best is more similar than any that was not looked at.
+
+    Those disagree in at least as many bases as there are parts.
+    """
+    return np.rint(last * n_bases) > n_bases - n_parts
 
 
 def _parts(labels: npt.NDArray[np.int32]) -> Iterator[int]:
@@ -290,7 +295,7 @@ class _Buckets:
         return cls(np.stack(columns, axis=1), np.concatenate(listed), starts)
 
     def best_rows(
-        self, groups: _Groups, wanted: Ints, n_best: int
+        self, groups: _Groups, n_best: int, wanted: Ints
     ) -> tuple[Ints, npt.NDArray[np.float32], Ints]:
         """Return the best rows of some groups; see `numerics.best_rows`."""
         rows = np.empty((wanted.size, n_best), np.int64)
