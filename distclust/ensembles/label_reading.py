@@ -410,7 +410,9 @@ def _no_labels(dtype: Any, where: str) -> InputError:
 
 def _plain_array(column: Any) -> Array:
     if isinstance(column, np.ma.MaskedArray):
-        return np.where(np.ma.getmaskarray(column), None, column.data.astype(object))
+        found: Array = column.data.astype(object)
+        found[np.ma.getmaskarray(column)] = None
+        return found
     return np.asarray(column)
 
 
