@@ -117,8 +117,8 @@ def confidence(c: Partition, draws: Sequence[Partition], row: int) -> float:
     """Return the mean share of draws in which a row lies with the others of its cluster."""
     others = [j for j in range(len(c)) if c[j] == c[row] and j != row]
     if not others:
-        return statistics.mean(z.count(z[row]) == 1 for z in map(list, draws))
-    return statistics.mean(z[j] == z[row] for z in draws for j in others)
+        return statistics.mean(float(z.count(z[row]) == 1) for z in map(list, draws))
+    return statistics.mean(float(z[j] == z[row]) for z in draws for j in others)
 
 
 # ---- diagnostics --------------------------------------------------------------------------------
