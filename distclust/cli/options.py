@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from distclust.commands.common import Common
+    from distclust.commands.trees import Reading
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
@@ -85,6 +86,46 @@ def running_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def workers_option(command: Command) -> Command:
+    """Add how many processes a local cluster has."""
+    return click.option(
+        "--workers",
+        type=click.IntRange(min=1),
+        help="Processes of --scheduler local.  [default: one a core]",
+    )(command)
+
+
+def keeping_options(suffix: str) -> Callable[[Command], Command]:
+    """Add where a model goes whose fit resumes; that of a store has a name and a `suffix`."""
+
+    def add(command: Command) -> Command:
+        for option in (
+            click.option(
+                "--fresh", is_flag=True, help="Discard an unfinished fit instead of going on."
+            ),
+            click.option(
+                "--results",
+                help=f"Results store for the model and its checkpoints.  [default: STORE{suffix}]",
+            ),
+            click.option(
+                "-o",
+                "--out",
+                help="Tables: file for the model, or a results store (a name that ends in /).",
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
+
+
+def take_reading(options: dict[str, Any]) -> Reading:
+    """Return how to read a table."""
+    from distclust.commands.trees import Reading
+
+    return Reading(options.pop("ids"), options.pop("drop"), options.pop("category"))
 
 
 def take_common(options: dict[str, Any]) -> Common:

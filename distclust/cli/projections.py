@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from distclust.cli.options import (
     common_options,
+    keeping_options,
     reading_options,
     running_options,
     take_common,
+    take_reading,
+    workers_option,
 )
-
-if TYPE_CHECKING:
-    from distclust.commands.trees import Reading
 
 KPCA = "kpca"
 
@@ -22,40 +22,6 @@ PARAMETERS = (
     *("n_components", "kernel", "gamma", "degree", "coef0", "sigma2", "solver"),
     *("tolerance", "memory_budget", "dtype", "max_iter"),
 )
-
-_workers = click.option(
-    "--workers",
-    type=click.IntRange(min=1),
-    help="Processes of --scheduler local.  [default: one a core]",
-)
-
-
-class Fit(click.Command):
-    """``fit``, with kernel PCA as a command of its own: its options are not those of trees."""
-
-    def make_context(
-        self,
-        info_name: str | None,
-        args: list[str],
-        parent: click.Context | None = None,
-        **extra: Any,
-    ) -> click.Context:
-        """Return the context of the method that the first argument names."""
-        if args[:1] == [KPCA]:
-            return kpca.make_context(f"{info_name} {KPCA}", args[1:], parent, **extra)
-        is_late = KPCA in args
-        try:
-            return super().make_context(info_name, args, parent, **extra)
-        except click.UsageError:
-            if is_late:  # most likely why the options of trees do not fit
-                raise click.UsageError(f"'{KPCA}' comes before all options") from None
-            raise
-
-    def invoke(self, context: click.Context) -> Any:
-        """Fit a tree."""
-        if context.params.get("method") == KPCA:
-            raise click.UsageError(f"'{KPCA}' comes before all options", context)
-        return super().invoke(context)
 
 
 @click.command(KPCA)
@@ -84,14 +50,8 @@ class Fit(click.Command):
 )
 @click.option("--dtype", help="float64, or float32 for half the memory.  [default: float64]")
 @click.option("--max-iter", type=int, help="Most products with the kernel.  [default: 1000]")
-@click.option(
-    "-o", "--out", help="Tables: file for the model, or a results store (a name that ends in /)."
-)
-@click.option(
-    "--results", help="Results store for the model and its checkpoints.  [default: STORE.kpca]"
-)
-@click.option("--fresh", is_flag=True, help="Discard an unfinished fit instead of going on.")
-@_workers
+@keeping_options(".kpca")
+@workers_option
 @reading_options
 @running_options
 @common_options
@@ -110,12 +70,12 @@ def kpca(input: str, **options: Any) -> None:
       distclust fit kpca table.csv --kernel cosine --out table.model
     """
     from distclust.commands import projections
+    from distclust.commands.results_fits import Fitting
 
     parameters = {name: options.pop(name) for name in PARAMETERS}
     names = ("out", "results", "fresh", "scheduler", "workers")
-    chosen = {name: options.pop(name) for name in names}
-    fitting = projections.Fitting(parameters, **chosen)
-    projections.fit(input, fitting, _reading(options), take_common(options))
+    fitting = Fitting(parameters, **{name: options.pop(name) for name in names})
+    projections.fit(input, fitting, take_reading(options), take_common(options))
 
 
 @click.command()
@@ -127,7 +87,7 @@ def kpca(input: str, **options: Any) -> None:
     help="A .csv or .npy file, or a .zarr store; CSV on standard output when left out.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace what is there.")
-@_workers
+@workers_option
 @reading_options
 @running_options
 @common_options
@@ -148,14 +108,8 @@ def transform(model: str, input: str, **options: Any) -> None:
 
     names = ("out", "overwrite", "scheduler", "workers")
     transforming = projections.Transforming(**{name: options.pop(name) for name in names})
-    reading = _reading(options)
+    reading = take_reading(options)
     projections.transform(model, input, transforming, reading, take_common(options))
-
-
-def _reading(options: dict[str, Any]) -> Reading:
-    from distclust.commands.trees import Reading
-
-    return Reading(options.pop("ids"), options.pop("drop"), options.pop("category"))
 
 
 VERBS = (transform,)

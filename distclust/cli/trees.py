@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from distclust.cli.fits import METHODS, Fit
 from distclust.cli.options import (
     FILE,
     common_options,
     reading_options,
     running_options,
     take_common,
+    take_reading,
 )
-from distclust.cli.projections import KPCA, Fit
-
-if TYPE_CHECKING:
-    from distclust.commands.trees import Reading
 
 PARAMETERS = (
     *("family", "concentration", "variant", "gamma", "threshold", "optimize"),
@@ -50,7 +48,7 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 
 
 @click.command(cls=Fit)
-@click.argument("method", type=click.Choice(["bhc", "rose", "rbhc", "embhc", KPCA]))
+@click.argument("method", type=click.Choice(["bhc", "rose", "rbhc", "embhc", *METHODS]))
 @click.argument("input")
 @click.option(
     "--out",
@@ -85,13 +83,14 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 @running_options
 @common_options
 def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any) -> None:
-    """Fit a tree, or kernel PCA, to a table and save the model.
+    """Fit a tree, or another model, to a table and save it.
 
     INPUT is a .csv or .tsv file (also .gz) with a header, a .npy or .npz file, or a store.
     METHOD is bhc (exact binary trees), rose (trees with any number of children), or for data
     of any size rbhc (samples and filters) or embhc (seeds and sweeps). Fits of stores by the
-    last two resume when the same command is run again. Kernel PCA has options of its own:
-    `distclust fit kpca --help`.
+    last two resume when the same command is run again. Kernel PCA, Dirichlet-process mixtures
+    and cluster ensembles have options of their own: `distclust fit kpca --help`,
+    `distclust fit dpmixture --help`, `distclust fit ensemble --help`.
 
     \b
     Example:
@@ -101,6 +100,7 @@ def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any
       distclust fit bhc corpus.zarr --out results/
       distclust fit rbhc huge.zarr --out results --scheduler local
       distclust fit kpca corpus.zarr --components 20
+      distclust fit dpmixture table.csv --out table.model
     """
     from distclust.commands import trees
 
@@ -110,7 +110,7 @@ def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any
     if parameters["family"] is not None:
         parameters["family"] = parameters["family"].replace("-", "_")
     fitting = trees.Fitting(method, parameters, options.pop("fresh"))
-    trees.fit(input, out, fitting, _reading(options), scheduler, take_common(options))
+    trees.fit(input, out, fitting, take_reading(options), scheduler, take_common(options))
 
 
 @click.command()
@@ -144,7 +144,7 @@ def predict(model: str, input: str, out: str | None, scheduler: str | None, **op
     from distclust.commands import trees
 
     predicting = trees.Predicting(options.pop("proba"), options.pop("fresh"))
-    reading = _reading(options)
+    reading = take_reading(options)
     trees.predict(model, input, out, predicting, reading, scheduler, take_common(options))
 
 
@@ -211,12 +211,6 @@ def doctor(scheduler: str | None, **options: Any) -> int:
 def _whole_number(text: str | None) -> int | str | None:
     """Return what may be a number or a word, as the estimators take it."""
     return int(text) if text is not None and text.isdecimal() else text
-
-
-def _reading(options: dict[str, Any]) -> Reading:
-    from distclust.commands.trees import Reading
-
-    return Reading(options.pop("ids"), options.pop("drop"), options.pop("category"))
 
 
 VERBS = (demo, fit, predict, show, doctor)

@@ -19,6 +19,7 @@ from distclust.report.listeners import json_lines, progress
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from distclust.report.mixture_plan import ChainsPlan
     from distclust.report.plan import LargePlan, Plan
     from distclust.report.projections import KernelPlan
 
@@ -124,7 +125,7 @@ def followed(common: Common, after: float = 0.0) -> Iterator[None]:
             yield
 
 
-def say_plan(plan: Plan | LargePlan | KernelPlan, common: Common) -> None:
+def say_plan(plan: Plan | LargePlan | KernelPlan | ChainsPlan, common: Common) -> None:
     """Print what work would cost."""
     if common.as_json:
         print_json({"command": "plan", **plan.as_dict()})

@@ -21,6 +21,7 @@ from distclust.commands.common import (
 from distclust.errors import InputError
 
 if TYPE_CHECKING:
+    from distclust.mixtures.dp_mixture import DPMixture
     from distclust.store import Matrix
     from distclust.store.results import ResultsStore
     from distclust.trees import EMBHC, RandomizedBHC
@@ -161,7 +162,7 @@ def _say_fit(
 
 
 def label(
-    model: TreeEstimator,
+    model: TreeEstimator | DPMixture,
     matrix: Matrix,
     out: str,
     scheduler: str | None,
@@ -176,11 +177,11 @@ def label(
     if common.plan:
         from distclust.report.plan import plan_label
 
-        n_components = model.tree_.n_leaves
+        n_components = model.tree_.n_leaves if hasattr(model, "tree_") else model.n_clusters_
         say_plan(plan_label(*matrix.shape, n_components, count_threads(scheduler)), common)
         return
     with _resumable(), followed(common), connected(scheduler):
-        version = label_store(model, matrix, results, fresh=fresh)
+        version = label_store(model, matrix, results, fresh=fresh, **_how_labelled(model))
     place = f"{out.rstrip('/')}/versions/{version.id}/labels"
     if common.as_json:
         facts = {"out": out, "version": version.id, "labels": place}
@@ -191,3 +192,16 @@ def label(
         told = f"{n_rows:,} labels of {n_used:,} clusters written: version {version.id} in {out}"
         screen.print(told, highlight=False, soft_wrap=True)
         screen.print(f"They are a Zarr array, {place}", highlight=False, soft_wrap=True)
+
+
+def _how_labelled(model: Any) -> dict[str, Any]:
+    """Return what labelling by a mixture needs to know; trees are known to it."""
+    if hasattr(model, "tree_"):
+        return {}
+    import numpy as np
+
+    from distclust.mixtures.persistence import to_archive
+    from distclust.trees.labelling import Placing, likeliest
+
+    arguments = (model.family_, model._stats, np.log(model._stats[:, 0]))
+    return {"placing": Placing(likeliest, arguments), "archive": to_archive(model)}

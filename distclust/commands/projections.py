@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,51 +15,31 @@ from distclust.commands.common import (
     Common,
     check_events,
     check_output,
-    connected,
     console,
     followed,
     is_url,
     print_json,
     say_plan,
 )
-from distclust.commands.large import RESUMES, is_store, open_results
+from distclust.commands.results_fits import (
+    Fitting,
+    find_place,
+    hands,
+    heard_of_resuming,
+    resumable,
+    running,
+    say_where,
+)
 from distclust.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     from distclust.commands.trees import Reading
     from distclust.projections import PPCA, KernelPCA
-    from distclust.store.results import ResultsStore
 
     Model = KernelPCA | PPCA
 
 KINDS = ("KernelPCA", "PPCA")
 SUFFIX = ".kpca"  # results of a store lie beside it, under its name and this
-
-
-@dataclass(frozen=True)
-class Fitting:
-    """What to fit, and where it goes; parameters that are None keep their default.
-
-    Attributes
-    ----------
-    parameters
-        Of `KernelPCA`.
-    out
-        A model file, or a results store by its form.
-    results
-        A results store.
-    fresh
-        Discard an unfinished fit instead of going on with it.
-    scheduler, workers
-        Where to run; processes of a local cluster.
-    """
-
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    out: str | None = None
-    results: str | None = None
-    fresh: bool = False
-    scheduler: str | None = None
-    workers: int | None = None
 
 
 # ---- fit -----------------------------------------------------------------------------------------
@@ -70,64 +49,36 @@ def fit(source: str, fitting: Fitting, reading: Reading, common: Common) -> None
     """Fit kernel PCA to a store or a table, keep the model, say what was found."""
     from distclust.commands.trees import read_input
 
-    place, is_results = _place(source, fitting)
-    results = open_results(place, "--results") if is_results else None
-    if results is None:
-        check_output(Path(place), Path(source))
-        if fitting.fresh:
-            got, hint = f"a model file, {place}", "Leave --fresh out, or name --results."
-            raise InputError("--fresh", "a fit that resumes, in a results store", got, hint)
-    check_events(common, Path(source), Path(place))
+    place = find_place(source, fitting, common, verb="fit kpca", suffix=SUFFIX)
     model = make_model(fitting.parameters, common.seed)
     rows: Any = read_input(source, reading)
     if common.plan:
         _plan(model, rows, fitting, common)
         return
-    with _resumable(results), followed(common), _running(fitting.scheduler, fitting.workers):
+    with resumable(place.store), followed(common), running(fitting.scheduler, fitting.workers):
         start = time.monotonic()
-        with _heard_of_resuming(common) as resumed:
-            model.fit(rows, results=place if is_results else None, fresh=fitting.fresh)
+        with heard_of_resuming(common, _products_done(), "product") as resumed:
+            model.fit(rows, results=place.results, fresh=fitting.fresh)
         seconds = time.monotonic() - start
-    if results is None:
-        model.save(place)
-    _say_fit(model, place, seconds, resumed[0], common)
+    if place.store is None:
+        model.save(place.path)
+    _say_fit(model, place.path, seconds, resumed[0], common)
 
 
-@contextmanager
-def _heard_of_resuming(common: Common) -> Iterator[list[int | None]]:
-    """Say that a fit goes on where another one was cut off; give after which product."""
+def _products_done() -> Callable[[events.Event], int | None]:
+    """Return what finds out after which product a fit goes on: work that begins is at 0."""
     from distclust.projections import em, krylov
 
-    found: list[int | None] = [None]
     is_first = [True]
 
-    def hear(event: events.Event) -> None:
+    def look(event: events.Event) -> int | None:
         if event.stage not in (krylov.STAGE, em.STAGE):
-            return
-        if is_first[0] and event.done:
-            found[0] = event.done
-            if not common.quiet:
-                print(f"distclust: resuming after product {event.done}", file=sys.stderr)
+            return None
+        found = event.done if is_first[0] and event.done else None
         is_first[0] = False
+        return found
 
-    with events.listen(hear):
-        yield found
-
-
-def _place(source: str, fitting: Fitting) -> tuple[str, bool]:
-    """Return where the model goes, and whether that is a results store."""
-    if fitting.out is not None and fitting.results is not None:
-        hint = "Leave one of them out."
-        raise InputError("fit kpca", "--out or --results", "both of them", hint)
-    if fitting.results is not None:
-        return fitting.results, True
-    if is_store(source):
-        return fitting.out or f"{source.rstrip('/')}{SUFFIX}", True
-    if fitting.out is None:
-        hint = "Name a model file with --out, or a results store with --results."
-        raise InputError("fit kpca", "a place for the model of a table", "none", hint)
-    out = fitting.out
-    return out, is_url(out) or out.endswith(os.sep) or os.path.isdir(out)
+    return look
 
 
 def make_model(parameters: Mapping[str, Any], seed: int) -> KernelPCA:
@@ -152,51 +103,8 @@ def _plan(model: KernelPCA, rows: Any, fitting: Fitting, common: Common) -> None
     where = "KernelPCA.fit"
     matrix = as_matrix(rows, where=where)
     model._check_parameters(matrix.shape, where)
-    with _hands(fitting) as (n_processes, n_threads, memory):
+    with hands(fitting) as (n_processes, n_threads, memory):
         say_plan(plan_kernel_pca(model, matrix, n_processes, n_threads, memory), common)
-
-
-@contextmanager
-def _hands(fitting: Fitting) -> Iterator[tuple[int, int, float]]:
-    """Give processes, threads and their memory as they would be; nothing is started."""
-    import psutil
-
-    from distclust.engine import allowed_cores, current_client, local_threads
-
-    scheduler = fitting.scheduler
-    if scheduler == "local":
-        n_workers = fitting.workers or allowed_cores()
-        yield n_workers, max(n_workers, allowed_cores()), float(psutil.virtual_memory().total)
-        return
-    if scheduler in (None, "threads") and current_client() is None:
-        yield 1, local_threads(), float(psutil.virtual_memory().available)
-        return
-    with connected(scheduler):
-        client: Any = current_client()
-        workers = client.scheduler_info(n_workers=-1)["workers"].values()
-        memory = sum(worker["memory_limit"] for worker in workers)
-        yield max(1, len(workers)), max(1, sum(w["nthreads"] for w in workers)), float(memory)
-
-
-@contextmanager
-def _running(scheduler: str | None, workers: int | None) -> Iterator[None]:
-    """Run what is inside where the options say."""
-    if workers is not None and scheduler != "local":
-        hint = "Pass --scheduler local, or leave --workers out."
-        raise InputError("--workers", "--scheduler local", scheduler or "none", hint)
-    with connected(scheduler, **({} if workers is None else {"workers": workers})):
-        yield
-
-
-@contextmanager
-def _resumable(results: ResultsStore | None) -> Iterator[None]:
-    """Say of an interrupt that nothing is lost by it, where that is so."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        if results is None:
-            raise
-        raise KeyboardInterrupt(RESUMES) from error
 
 
 def _say_fit(
@@ -211,9 +119,7 @@ def _say_fit(
     elif not common.quiet:
         screen = console()
         print_projection(screen, facts)
-        version = facts["version"]
-        made = f"Version {version} is now current in" if version else "Model written to"
-        screen.print(f"{made} {place}; {seconds:,.1f} s", highlight=False, soft_wrap=True)
+        say_where(screen, facts["version"], place, seconds)
         told = f"Project rows with: distclust transform {place} ROWS --out coordinates.csv"
         screen.print(told, highlight=False, soft_wrap=True)
 
@@ -259,7 +165,7 @@ def transform(
     # A JSON document is printed at the end, and has all rows in it then.
     is_gathered = out is None and common.as_json
     rows: list[dict[str, Any]] = []
-    with followed(common), _running(transforming.scheduler, transforming.workers):
+    with followed(common), running(transforming.scheduler, transforming.workers):
         start = time.monotonic()
         if is_gathered:
             rows = _gathered(model, table)

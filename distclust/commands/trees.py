@@ -160,7 +160,7 @@ def predict(
     scheduler: str | None,
     common: Common,
 ) -> None:
-    """Place the rows of a table in the clusters of a model."""
+    """Place the rows of a table in the clusters of a model: a tree or a mixture."""
     if out is not None and large.is_store(source) and not out.endswith(".csv"):
         _label(model_path, source, out, predicting, reading, scheduler, common)
         return
@@ -185,7 +185,7 @@ def _label(
         hint = "Leave it out, or name a .csv file with --out."
         raise InputError("--proba", "predictions in a file", "a store of labels", hint)
     check_events(common)
-    model = _load(model_path)
+    model = _load_clusters(model_path)
     matrix: Any = read_input(source, reading)
     check_same_columns(model, matrix, source)
     large.label(model, matrix, out, scheduler, common, fresh=predicting.fresh)
@@ -206,13 +206,14 @@ def _predict_table(
         check_replaceable(out, b"row,cluster,", "predictions")
     inputs = Path(source), Path(model_path)
     check_events(common, *inputs, *([] if out is None else [out]))
-    model = _load(model_path)
+    model = _load_clusters(model_path)
     table = read_input(source, reading)
     check_same_columns(model, table, source)
     if common.plan:
         from distclust.report.plan import plan_predict
 
-        say_plan(plan_predict(table.shape[0], table.shape[1], model.tree_.n_nodes), common)
+        n_components = model.tree_.n_nodes if hasattr(model, "tree_") else model.n_clusters_
+        say_plan(plan_predict(table.shape[0], table.shape[1], n_components), common)
         return
     with followed(common), connected(scheduler):
         frame = _predictions(model, table, predicting.probabilities)
@@ -274,6 +275,13 @@ def show(model_path: str, showing: Showing, common: Common) -> None:
         from distclust.commands import projections
 
         projections.show(model, showing.of_trees, common)
+        return
+    if _is_mixture(model):
+        from distclust.commands import mixtures
+
+        views = mixtures.Views(showing.picture, showing.labels)
+        foreign = {n: v for n, v in showing.of_trees.items() if n not in ("picture", "labels")}
+        mixtures.show(model, views, foreign, common)
         return
     _check_tree(model, model_path)
     if showing.labels is not None:
@@ -380,14 +388,25 @@ def _size(model_path: str) -> int:
     return 0 if version is None else version.size
 
 
-def _load(path: str, *, with_labels: bool = True) -> Model:
-    model: Model = _load_any(path, with_labels=with_labels)
-    _check_tree(model, path)
+def _load_clusters(path: str) -> Any:
+    """Read a model that places rows in clusters."""
+    model = _load_any(path, with_labels=True)
+    if not _is_mixture(model):
+        _check_tree(model, path)
+    elif not hasattr(model, "predict_proba"):
+        hint = "Its clusters are in `distclust show MODEL --labels FILE`."
+        raise InputError(path, "a model that places new rows", type(model).__name__, hint)
     return model
 
 
 def _is_projection(model: Any) -> bool:
     from distclust.commands.projections import KINDS
+
+    return type(model).__name__ in KINDS
+
+
+def _is_mixture(model: Any) -> bool:
+    from distclust.commands.mixtures import KINDS
 
     return type(model).__name__ in KINDS
 
@@ -406,7 +425,7 @@ def _load_any(path: str, *, with_labels: bool) -> Any:
 
     if not large.is_store(path):
         return load(path)
-    from distclust.commands.projections import KINDS
+    from distclust.commands import mixtures, projections
     from distclust.store.results import ResultsStore
     from distclust.trees.labelling import KIND
     from distclust.trees.persistence import read_model
@@ -416,7 +435,7 @@ def _load_any(path: str, *, with_labels: bool) -> Any:
     if current is not None and current.kind == KIND:
         hint = "Name the results of the fit."
         raise InputError(path, "a model", "labels of rows that a model gave", hint)
-    if current is not None and current.kind in KINDS:
+    if current is not None and current.kind in (*projections.KINDS, *mixtures.KINDS):
         return load(path)
     return read_model(results, with_labels=with_labels)
 
@@ -484,7 +503,8 @@ def read_input(source: str, reading: Reading) -> Table | Matrix:
     return read_table(source, ids=reading.ids, drop=reading.drop, categories=reading.categories)
 
 
-def _row_names(table: Table | Matrix) -> Any:
+def names_of_rows(table: Table | Matrix) -> Any:
+    """Return the names of the rows of an input, or their numbers."""
     from distclust.store import Matrix
     from distclust.store.tables import row_names
 
@@ -503,7 +523,7 @@ def _predictions(model: Model, table: Table | Matrix, probabilities: bool) -> pd
     # Models of data of any size place rows by their filters, not by these chances alone.
     by_filters = isinstance(model, LargeTreeEstimator)
     labels = model.predict(table) if by_filters else chances.argmax(axis=1)
-    frame = pd.DataFrame({"row": _row_names(table)})
+    frame = pd.DataFrame({"row": names_of_rows(table)})
     frame["cluster"] = labels
     frame["probability"] = chances[np.arange(len(chances)), labels]
     frame["log_density"] = np.asarray(model.score_samples(table))

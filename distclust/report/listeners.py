@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import sys
 import threading
@@ -21,13 +22,15 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TextIO
 
 from distclust.errors import InputError
 from distclust.events import Event, listen
+from distclust.report.chains import Board, note_of
+from distclust.report.pace import Start
+from distclust.report.pace import left as _left
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 Mode = Literal["auto", "bar", "lines", "notebook", "off"]
 Key = tuple[str, str]  # (job, stage)
-Start = tuple[float, int]  # when a stage was first heard of, and how much was done then
 
 
 class Listener(Protocol):
@@ -83,13 +86,23 @@ def json_lines(file: TextIO) -> Iterator[None]:
     lock = threading.Lock()
 
     def write(event: Event) -> None:
-        line = json.dumps(event.as_dict(), ensure_ascii=False) + "\n"
+        line = json.dumps(_json_values(event), ensure_ascii=False, allow_nan=False) + "\n"
         with lock:
             file.write(line)
             file.flush()
 
     with listen(write):
         yield
+
+
+def _json_values(event: Event) -> dict[str, Any]:
+    """JSON knows no infinities, which R-hat may be: they become null."""
+    values = event.as_dict()
+    values["metrics"] = {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in event.metrics.items()
+    }
+    return values
 
 
 def _choose(file: TextIO) -> Mode:
@@ -143,10 +156,14 @@ class Patient:
 
 
 class Bars:
-    """One bar a stage, drawn with rich; finished stages stay above the running ones."""
+    """One bar a stage, drawn with rich; finished stages stay above the running ones.
+
+    Chains are a table below the bars.
+    """
 
     def __init__(self, file: TextIO) -> None:
-        self._progress = _rich_progress(file)
+        self._board = Board()
+        self._progress = _rich_progress(file, self._board)
         self._tasks: dict[Key, TaskID] = {}
         self._started: dict[Key, Start] = {}
         self._lock = threading.Lock()
@@ -154,6 +171,8 @@ class Bars:
 
     def __call__(self, event: Event) -> None:
         """Draw one event."""
+        if self._board.take(event):
+            return
         key, now = (event.job, event.stage), time.monotonic()
         with self._lock:
             if key not in self._tasks:
@@ -176,11 +195,17 @@ class Bars:
         self._progress.stop()
 
 
-def _rich_progress(file: TextIO) -> Progress:
+def _rich_progress(file: TextIO, board: Board) -> Progress:
     from rich import progress as rich_progress
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
-    return rich_progress.Progress(
+    class BarsAndBoard(rich_progress.Progress):
+        def get_renderables(self) -> Iterator[RenderableType]:
+            if self.tasks:
+                yield self.make_tasks_table(self.tasks)
+            yield from board.renderables()
+
+    return BarsAndBoard(
         rich_progress.TextColumn("{task.description:<24}", markup=False),
         rich_progress.BarColumn(bar_width=28),
         rich_progress.MofNCompleteColumn(),
@@ -195,13 +220,14 @@ class Lines:
     """A plain line every few seconds while a stage lasts, and one when it ends.
 
     A stage that runs again (a search that is repeated, a second pass) does not say again
-    that it ended, unless it takes long enough to be worth a line.
+    that it ended, unless it takes long enough to be worth a line. Chains share a line.
     """
 
     interval = 5.0  # seconds between two lines of one stage
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
+        self._board = Board()
         self._started: dict[Key, Start] = {}
         self._shown: dict[Key, float] = {}
         self._ended: set[Key] = set()
@@ -210,6 +236,13 @@ class Lines:
 
     def __call__(self, event: Event) -> None:
         """Print a line for the event if its stage is due for one."""
+        if note := note_of(event):
+            print(f"distclust: {note}", file=self._file, flush=True)
+        seen = self._board.merged(event.job) if self._board.take(event) else event
+        if seen is not None:
+            self._take(seen)
+
+    def _take(self, event: Event) -> None:
         key, now = (event.job, event.stage), time.monotonic()
         with self._lock:
             if event.done == 0 or key not in self._started:
@@ -246,6 +279,7 @@ class NotebookLine:
 
     def __init__(self) -> None:
         self._display = sys.modules["IPython"].display
+        self._board = Board()
         self._handle: Any = None
         self._events: dict[Key, Event] = {}
         self._shown = 0.0
@@ -253,6 +287,10 @@ class NotebookLine:
 
     def __call__(self, event: Event) -> None:
         """Renew the display, a few times a second at most."""
+        seen = self._board.merged(event.job) if self._board.take(event) else event
+        if seen is None:
+            return
+        event = seen
         with self._lock:
             self._events[event.job, event.stage] = event
             if event.done == event.total or time.monotonic() - self._shown >= self.interval:
@@ -284,17 +322,6 @@ def _amount(event: Event) -> str:
         return f"{event.done:,}" if event.done else ""
     percent = 100 * event.done // event.total if event.total else 100
     return f"{event.done:,} of {event.total:,} ({percent} %)"
-
-
-def _left(event: Event, now: float, start: Start) -> str:
-    """Say how long the rest of a stage takes if it goes on as it did; nothing early on."""
-    seconds, n_done = now - start[0], event.done - start[1]  # of work that resumed: since then
-    if event.total is None or n_done <= 0 or event.done >= event.total or seconds < 1.0:
-        return ""
-    rest = seconds * (event.total - event.done) / n_done
-    if rest < 90:
-        return f"about {max(1, round(rest))} s left"
-    return f"about {rest / 60:.0f} min left" if rest < 7200 else f"about {rest / 3600:.0f} h left"
 
 
 def _note(event: Event) -> str:

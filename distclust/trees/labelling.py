@@ -64,14 +64,15 @@ class Placing:
         tree, nodes = model.tree_, model._nodes
         assert tree.statistics is not None, "a fitted tree keeps its statistics"
         sizes = np.log(tree.n_rows[nodes])
-        return cls(_likeliest, (model.family_, tree.statistics[nodes], sizes))
+        return cls(likeliest, (model.family_, tree.statistics[nodes], sizes))
 
     def labels(self, block: Any, start: int) -> Indices:
         """Return the label of every row of a block, shape (n,)."""
         return self.function(block, start, *self.arguments)
 
 
-def _likeliest(block: Any, start: int, *arguments: Any) -> Indices:
+def likeliest(block: Any, start: int, *arguments: Any) -> Indices:
+    """Return the most probable cluster of each row; see `prediction.cluster_log_proba`."""
     labels: Indices = np.argmax(prediction.cluster_log_proba(block, start, *arguments), axis=1)
     return labels
 
@@ -99,13 +100,15 @@ def label_store(
     results: ResultsStore | str | Path,
     *,
     fresh: bool = False,
+    placing: Placing | None = None,
+    archive: tuple[str, Any, Any] | None = None,
 ) -> Version:
     """Write `model.predict` of all rows into a results store, as a version of kind "labels".
 
     Parameters
     ----------
     model
-        Any fitted tree estimator.
+        Any fitted tree estimator, or another model of clusters, see `placing`.
     matrix
         The rows of a store, see `MatrixStore.matrix`.
     results
@@ -113,6 +116,8 @@ def label_store(
         version is what people load.
     fresh
         Discard an unfinished run of the same work instead of going on with it.
+    placing, archive
+        For models other than trees: how they label a block, and what they are to the byte.
 
     Returns
     -------
@@ -124,13 +129,14 @@ def label_store(
         raise InputError("label_store", "the matrix of a store", got, hint)
     store = results if isinstance(results, ResultsStore) else ResultsStore(results)
     _check_holds_labels(store)
-    identity = _identity(model, matrix)
+    identity = _identity(model, matrix, archive or to_archive(model))
     with matrix.held():
         rows = model._new_rows(matrix, "predict")  # refuses what does not fit the family
         with store.begin(**identity, run=_run(store, identity, fresh)) as draft:
             if draft.is_sealed:
                 return draft.publish()
-            counts = _write_all(model, rows, draft)
+            how = Placing.of(model) if placing is None else placing
+            counts = _write_all(how, model.n_clusters_, rows, draft)
             metrics = {
                 "n_rows": rows.shape[0],
                 "n_clusters": len(counts),
@@ -146,19 +152,21 @@ def _check_holds_labels(store: ResultsStore) -> None:
         raise InputError(store.url, "a results store of labels, or nothing", got, hint)
 
 
-def _identity(model: TreeEstimator, matrix: Matrix) -> dict[str, Any]:
+def _identity(
+    model: TreeEstimator, matrix: Matrix, archive: tuple[str, Any, Any]
+) -> dict[str, Any]:
     """Return what the labels follow from: the model, to the byte, and the rows."""
     return {
         "kind": KIND,
-        "parameters": {"model": type(model).__name__, "model_digest": _digest(model)},
+        "parameters": {"model": type(model).__name__, "model_digest": _digest(archive)},
         "seed": None,
         "input_fingerprint": str(matrix.fingerprint),  # type: ignore[attr-defined]
     }
 
 
-def _digest(model: TreeEstimator) -> str:
+def _digest(archive: tuple[str, Any, Any]) -> str:
     """Tell one model from another; when it was saved does not count."""
-    kind, facts, arrays = to_archive(model)
+    kind, facts, arrays = archive
     parts = [json.dumps([kind, facts], sort_keys=True).encode()]
     for name, array in sorted(arrays.items()):
         parts.append(f"{name} {array.dtype} {array.shape}".encode())
@@ -179,9 +187,9 @@ def _run(store: ResultsStore, identity: dict[str, Any], fresh: bool) -> str | No
     return run
 
 
-def _write_all(model: TreeEstimator, matrix: Matrix, draft: Draft) -> Indices:
+def _write_all(placing: Placing, n_clusters: int, matrix: Matrix, draft: Draft) -> Indices:
     """Write the chunks that are missing and describe the array; return counts a label."""
-    spec = LabelsSpec(matrix.shape[0], model.n_clusters_)
+    spec = LabelsSpec(matrix.shape[0], n_clusters)
     missing = set(unwritten_chunks(draft, spec))
     found: dict[int, Written] = {}
     for index in range(spec.n_chunks):
@@ -190,7 +198,7 @@ def _write_all(model: TreeEstimator, matrix: Matrix, draft: Draft) -> Indices:
             found[index] = written
     items = [(i, _blocks_of(matrix, *spec.chunk_bounds(i))) for i in range(spec.n_chunks)]
     todo = [item for item in items if item[0] not in found]
-    shared = matrix, Placing.of(model), draft.place(), spec
+    shared = matrix, placing, draft.place(), spec
     parts = map_ordered(_write_chunk, todo, *shared, stage="labelling rows")
     for group in _grouped(parts, _CHUNKS_A_RECORD):
         draft.adopt_all({spec.chunk_name(part.index): part.entry for part in group})
