@@ -11,7 +11,7 @@ given the others, rows are independent. Two priors of the weights are at hand.
     The truncated Dirichlet process: weight j is :math:`V_j \prod_{l<j} (1 - V_l)`, the sticks
     V are Beta(1, concentration), the last is 1. The order of components matters here, and rows
     alone would not change it in a reasonable time; so a sweep also tries to exchange the rows
-    of pairs of components, given the weights.
+    of neighbouring components.
 """
 
 from __future__ import annotations
@@ -170,9 +170,8 @@ class BlockedSampler(Sampler[BlockedState]):
         place = self.open() if place is None else place
         generator, stats, labels = state.generator, state.statistics, state.labels
         if self.variant == "tdp":
+            stats = stats[exchange(stats[:, 0], state.concentration, generator)]
             log_weights, log_rest = draw_sticks(stats[:, 0], state.concentration, generator)
-            order = exchange(stats[:, 0], log_weights, generator)
-            stats, labels = stats[order], np.argsort(order).astype(np.int32)[labels]
         else:
             shapes = state.concentration / self.truncation + stats[:, 0]
             log_weights, log_rest = log_dirichlet_draw(shapes, generator), 0.0
@@ -285,22 +284,33 @@ def draw_sticks(
 
 
 def exchange(
-    sizes: Floats, log_weights: Floats, generator: np.random.Generator
+    sizes: Floats, concentration: float, generator: np.random.Generator
 ) -> npt.NDArray[np.int64]:
-    """Try to exchange the rows of pairs of components, given the weights.
+    r"""Try to exchange the rows of neighbouring components, from the last pair to the first.
 
-    Returns the component whose rows each component takes. Exchanging a and b is accepted
-    with probability :math:`(w_b / w_a)^{n_a - n_b}`, at most 1; densities do not change.
+    Returns the component whose rows each component takes. Sticks are integrated out: given
+    them, which were drawn for the present order, hardly an exchange would be accepted. What
+    is left of the probability of the labels (`log_stick_labels`) is short: with L rows in
+    later components, a and b are exchanged with probability
+    :math:`(\alpha + L + n_b) / (\alpha + L + n_a)`, at most 1. The last component has no stick
+    of its own; for the last pair it is
+    :math:`\Gamma(1 + n_b) \Gamma(\alpha + n_a) / (\Gamma(1 + n_a) \Gamma(\alpha + n_b))`.
     """
-    n_components = len(sizes)
-    order = np.arange(n_components)
-    pairs = generator.integers(n_components, size=(n_components, 2))
-    bars = np.log1p(-generator.random(n_components))
-    for (a, b), bar in zip(pairs.tolist(), bars.tolist(), strict=True):
-        gain = (log_weights[b] - log_weights[a]) * (sizes[order[a]] - sizes[order[b]])
-        if bar < gain:
-            order[a], order[b] = order[b], order[a]
-    return order
+    counts, order = sizes.tolist(), list(range(len(sizes)))
+    bars = np.log1p(-generator.random(len(sizes))).tolist()
+    base = concentration
+    for a in range(len(counts) - 2, -1, -1):
+        left, right = counts[a], counts[a + 1]
+        if a == len(counts) - 2:
+            gain = math.lgamma(1.0 + right) - math.lgamma(1.0 + left)
+            gain += math.lgamma(concentration + left) - math.lgamma(concentration + right)
+        else:
+            gain = math.log(base + right) - math.log(base + left)
+        if bars[a] < gain:
+            counts[a], counts[a + 1] = right, left
+            order[a], order[a + 1] = order[a + 1], order[a]
+        base += counts[a + 1]
+    return np.array(order)
 
 
 def _checked_weights(sampler: BlockedSampler) -> Floats:

@@ -260,18 +260,36 @@ def test_sticks_of_a_tiny_concentration_are_finite() -> None:
 
 
 @pytest.mark.statistical
-def test_exchanges_keep_the_distribution_of_names() -> None:
-    """Given the weights, names of clusters follow the product of weights to their sizes."""
-    sizes, weights = np.array([3.0, 1.0, 0.0]), np.array([0.2, 0.5, 0.3])
-    orders = list(itertools.permutations(range(3)))
-    wanted = np.array([np.prod(weights ** sizes[list(order)]) for order in orders])
-    generator, order = np.random.default_rng(0), np.arange(3)
+@pytest.mark.parametrize("value", [0.4, 3.0])
+def test_exchanges_keep_the_distribution_of_names(value: float) -> None:
+    """Names of clusters follow the probability of labels, sticks integrated out."""
+    sizes = np.array([3.0, 1.0, 0.0, 2.0])
+    orders = list(itertools.permutations(range(4)))
+    wanted = np.array([oracle.tdp_labels(sizes[list(order)], value) for order in orders])
+    generator, order = np.random.default_rng(0), np.arange(4)
     counts = dict.fromkeys(orders, 0)
-    for _ in range(20_000):
-        order = order[exchange(sizes[order], np.log(weights), generator)]
+    for _ in range(30_000):
+        order = order[exchange(sizes[order], value, generator)]
         counts[tuple(order.tolist())] += 1
-    found = np.array([counts[key] for key in orders]) / 20_000
-    np.testing.assert_allclose(found, wanted / wanted.sum(), atol=0.015)
+    found = np.array([counts[key] for key in orders]) / 30_000
+    np.testing.assert_allclose(found, wanted / wanted.sum(), atol=0.012)
+
+
+def test_large_clusters_move_to_the_front() -> None:
+    """Rows alone would never leave a component that is so much better than an empty one."""
+    rows = np.repeat([[0.0], [40.0]], [150, 30], axis=0) + np.linspace(0.0, 1.0, 180)[:, None]
+    family = DiagonalGaussian(20.0, 0.01, 2.0, 1.0, n_features=1)
+    sampler = BlockedSampler(rows, family, 0.5, 8, "tdp", "single")
+    state = sampler.begin(0, np.random.default_rng(0))
+    labels = np.repeat([7, 6], [150, 30]).astype(np.int32)
+    state = dataclasses.replace(state, labels=labels, statistics=family.accumulate(rows, labels, 8))
+    places = []
+    for _ in range(60):
+        state = sampler.sweep(None, state)
+        places.append((np.bincount(state.labels[:150]).argmax(), state.labels[-1]))
+    first, second = np.mean(places[20:], axis=0)
+    assert first < 1.0
+    assert second < 2.0
 
 
 @pytest.mark.statistical
@@ -292,6 +310,9 @@ def test_picking_is_by_inverse_cumulative_shares() -> None:
     labels = np.empty(6, np.int32)
     pick_components(scores, np.zeros(3), np.ones(6), uniforms, labels)
     assert labels.tolist() == [0, 0, 1, 1, 2, 2]
+    impossible_first = np.array([[-5000.0, 0.0]])
+    pick_components(impossible_first, np.zeros(2), np.ones(1), np.zeros(1), labels[:1])
+    assert labels[0] == 1
 
 
 # ---- chains ------------------------------------------------------------------------------
