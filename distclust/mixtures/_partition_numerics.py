@@ -146,9 +146,9 @@ def _group_rows(labels: Labels, n_clusters: int) -> tuple[Ints, Ints]:
     nexts = starts.copy()
     order = np.empty(labels.size, np.int64)
     for i in range(labels.size):
-        k = np.int64(labels[i])
-        order[nexts[k]] = i
-        nexts[k] += 1
+        label = labels[i]
+        order[nexts[label]] = i
+        nexts[label] += 1
     return order, starts
 
 

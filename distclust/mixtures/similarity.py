@@ -25,7 +25,7 @@ import scipy.sparse as sp
 from distclust.engine import local_threads, thread_map
 from distclust.errors import CapacityError, InputError
 from distclust.mixtures import _partition_numerics as numerics
-from distclust.mixtures.point_estimates import canonical
+from distclust.mixtures.partitions import canonical
 from distclust.validation import check_integer
 
 Labels: TypeAlias = npt.NDArray[Any]
@@ -243,7 +243,8 @@ def _are_certain(last: npt.NDArray[Any], n_bases: int, n_parts: int) -> npt.NDAr
 
     Those disagree in at least as many bases as there are parts.
     """
-    return np.rint(last * n_bases) > n_bases - n_parts
+    n_agreed: Floats = np.rint(last * n_bases)
+    return n_agreed > n_bases - n_parts
 
 
 def _parts(labels: npt.NDArray[np.int32]) -> Iterator[int]:
@@ -413,7 +414,7 @@ def _check_rows(rows: Any, n_rows: int, max_cells: int | None, where: str) -> In
         got = f"{chosen.dtype} of shape {chosen.shape}"
         raise InputError(f"{where}: rows", "numbers of rows", got, "Pass a list of them.")
     if chosen.size and (chosen.min() < 0 or chosen.max() >= n_rows):
-        got = int(chosen.min()) if chosen.min() < 0 else int(chosen.max())
+        wrong = int(chosen.min()) if chosen.min() < 0 else int(chosen.max())
         hint = "Rows are numbered from 0."
-        raise InputError(f"{where}: rows", f"numbers from 0 to {n_rows - 1}", got, hint)
+        raise InputError(f"{where}: rows", f"numbers from 0 to {n_rows - 1}", wrong, hint)
     return chosen.astype(np.int64)

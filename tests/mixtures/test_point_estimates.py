@@ -440,8 +440,8 @@ def test_minimise__a_search_cut_short_is_no_local_minimum(rng, monkeypatch):
 def test_minimise__groups_grow_beyond_the_first_tables():
     """From nothing, singletons are the answer: room is made while the search goes on."""
     draws = np.tile(np.arange(40), (3, 1))
-    work = module._Relocation(module._gather(draws % 4 * 0, "vi", None, None, "test"))
-    singles = module._gather(draws, "vi", None, None, "test")
+    work = module._Relocation(module.gather(draws % 4 * 0, "vi", None, None, "test"))
+    singles = module.gather(draws, "vi", None, None, "test")
     labels, is_settled = module._Relocation(singles).run(
         np.zeros(40, np.uint16), np.random.default_rng(0), 20
     )
