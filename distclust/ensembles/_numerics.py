@@ -346,13 +346,22 @@ def _log_said(
 ) -> float:
     """Return the log predictive of n equal label rows in a cluster; sign -1: they are in it."""
     taken = n if sign < 0 else 0
-    total = 0.0
+    total, ratio = 0.0, 1.0
     for m in range(len(row)):
         r, every = row[m], missing[m]
-        if r != every:
-            total += _log_rising(counts[r, k] - taken + pseudo[r], n)
-            total -= _log_rising(counts[every, k] - taken + pseudo[every], n)
-    return total
+        if r == every:
+            continue
+        above = counts[r, k] - taken + pseudo[r]
+        below = counts[every, k] - taken + pseudo[every]
+        if n > _FEW:
+            total += _log_rising(above, n) - _log_rising(below, n)
+            continue
+        for i in range(n):
+            ratio *= (above + i) / (below + i)
+            if ratio < _TINY:
+                total += math.log(ratio)
+                ratio = 1.0
+    return total + math.log(ratio)
 
 
 @compiled
@@ -402,10 +411,7 @@ def sweep_groups(
                 logs[k] = -math.inf
                 continue
             size = sizes[k] - many if k == own else sizes[k]
-            if k == n:
-                prior = log_concentration + math.lgamma(many)
-            else:
-                prior = _log_rising(size, many)
+            prior = log_concentration + math.lgamma(many) if k == n else _log_rising(size, many)
             logs[k] = prior + _log_said(row, k, many, missing, pseudo, counts, sign)
             highest = max(highest, logs[k])
         for k in range(n + 1):

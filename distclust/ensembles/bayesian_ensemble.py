@@ -32,8 +32,8 @@ from distclust.ensembles.label_rows import (
     LabelRows,
     normalised_by_base,
 )
-from distclust.ensembles.multinomial_mixture import is_settled, log_prior
 from distclust.ensembles.multinomial_mixture import begin as begin_mixture
+from distclust.ensembles.multinomial_mixture import is_settled, log_prior
 from distclust.errors import InputError
 from distclust.mixtures.chains import Sampler
 from distclust.seeding import generator
@@ -43,6 +43,7 @@ STAGE = "Bayesian cluster ensemble"
 
 _NEWTON_STEPS = 20
 _HALVINGS = 30
+_ROUNDING = 1e-13
 _PREDICTIVE_DRAWS = 4096
 _DRAWS_AT_ONCE = 256
 
@@ -146,6 +147,9 @@ class VariationalOptions:
         check_integer(self.inner, "inner", at_least=1)
 
 
+DEFAULT_VARIATIONAL = VariationalOptions()
+
+
 def fit_bayesian_ensemble(
     codes: Array,
     n_labels: Array,
@@ -155,7 +159,7 @@ def fit_bayesian_ensemble(
     prior: float | Array | None = None,
     n_restarts: int = 10,
     seed: int = 0,
-    options: VariationalOptions = VariationalOptions(),
+    options: VariationalOptions = DEFAULT_VARIATIONAL,
 ) -> BayesianFit:
     """Fit by variational Bayes from several starts, each a task of its own; return the best.
 
@@ -192,9 +196,13 @@ def fit_restart(
 
 def start(labels: LabelRows, theta: Floats, prior: Floats) -> VariationalState:
     """Return a state with given distributions and indifferent memberships."""
-    observed = (labels.codes >= 0).sum(axis=1, keepdims=True)
-    gamma = prior + observed / len(prior)
+    gamma = first_gamma(labels.n_rows, labels.n_bases, prior)
     return VariationalState(gamma, theta, prior)
+
+
+def first_gamma(n_rows: int, n_bases: int, prior: Floats) -> Floats:
+    """Return Dirichlet parameters of rows whose labels are spread over all clusters."""
+    return np.tile(prior + n_bases / len(prior), (n_rows, 1))
 
 
 def climb(
@@ -279,9 +287,7 @@ def label_pass(labels: LabelRows, shares: Floats, theta: Floats) -> tuple[Floats
     sums = np.zeros_like(shares)
     logs = np.zeros(labels.n_rows)
     counts = np.zeros_like(theta)
-    membership_pass(
-        labels.codes, labels.offsets, labels.weights, shares, theta, sums, logs, counts
-    )
+    membership_pass(labels.codes, labels.offsets, labels.weights, shares, theta, sums, logs, counts)
     return sums, logs, counts
 
 
@@ -323,9 +329,7 @@ def fitted_prior(prior: Floats, log_sums: Floats, n_objects: float) -> Floats:
     return prior
 
 
-def log_probabilities(
-    labels: LabelRows, theta: Floats, prior: Floats, *, seed: int = 0
-) -> Floats:
+def log_probabilities(labels: LabelRows, theta: Floats, prior: Floats, *, seed: int = 0) -> Floats:
     r"""Return log p of the labels of each row, as of an object that was never seen.
 
     .. math:: p(y) = \int Dir(\pi; a) \prod_m \sum_k \pi_k \theta_{m k y_m} d\pi,
@@ -367,6 +371,7 @@ def _gaining(prior: Floats, step: Floats, log_sums: Floats, n_objects: float) ->
         return float(n_objects * _log_dirichlet(a) + (a - 1.0) @ log_sums)
 
     now = objective(prior)
+    now -= _ROUNDING * abs(now)  # near the top gains are lost in rounding
     for _ in range(_HALVINGS):
         found = prior + step
         if (found > 0).all() and objective(found) > now:

@@ -44,6 +44,7 @@ Int32s = npt.NDArray[np.int32]
 
 START_ROWS = 200  # distinct rows that a chain starts from, the most frequent ones
 RESTRICTED_SCANS = 4
+DEFAULT_CONCENTRATION = EscobarWest()
 
 _SAFE_LOG = 600.0  # products whose logarithm stays below this are in the range of numbers
 
@@ -150,7 +151,7 @@ class DirichletEnsembleSampler(Sampler[EnsembleState]):
         n_labels: Array,
         *,
         beta: float | Array | str = 1.0,
-        concentration: Concentration = EscobarWest(),
+        concentration: Concentration = DEFAULT_CONCENTRATION,
         collapse: bool = False,
         weights: Array | None = None,
         n_proposals: int = 1,
@@ -204,7 +205,7 @@ class DirichletEnsembleSampler(Sampler[EnsembleState]):
         pseudo = np.repeat(self.betas / labels.n_labels, labels.n_labels + 1)
         pseudo[missing] = self.betas
         n = len(patterns)
-        log_new = -((codes >= 0) @ np.log(labels.n_labels.astype(np.float64)))
+        log_new = np.dot(codes >= 0, -np.log(labels.n_labels.astype(np.float64)))
         items = np.arange(n) if self.collapse else distinct.inverse
         cells = Cells(
             patterns,
@@ -267,7 +268,8 @@ class DirichletEnsembleSampler(Sampler[EnsembleState]):
         """Return the cluster of every row."""
         if not self.collapse:
             return state.assignments
-        return state.assignments[self._rows_and_cells[0]]
+        found: Int32s = state.assignments[self._rows_and_cells[0]]
+        return found
 
     def log_joint(self, assignments: Int32s, concentration: float) -> float:
         """Return log p(z | concentration) + log p(Y | z), for items' clusters.

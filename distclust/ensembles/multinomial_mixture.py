@@ -14,7 +14,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from distclust.engine import map_ordered
 from distclust.ensembles._numerics import mixture_pass
@@ -103,6 +102,9 @@ class EMOptions:
         check_real(self.epsilon, "epsilon", at_least=0.0)
 
 
+DEFAULT_EM = EMOptions()
+
+
 def fit_multinomial_mixture(
     codes: Array,
     n_labels: Array,
@@ -111,7 +113,7 @@ def fit_multinomial_mixture(
     weights: Array | None = None,
     n_restarts: int = 10,
     seed: int = 0,
-    options: EMOptions = EMOptions(),
+    options: EMOptions = DEFAULT_EM,
 ) -> MixtureFit:
     """Fit from several starts, each a task of its own; return the best.
 
@@ -149,8 +151,8 @@ def begin(labels: LabelRows, n_components: int, rng: np.random.Generator) -> Mix
     Each next seed is drawn with a probability that grows with the number of labels in which
     a row differs from all seeds before, as in k-means++.
     """
-    counts = _label_counts(labels)
-    overall = normalised_by_base(counts[:, None], labels)
+    one_object = np.repeat(1.0 / labels.n_labels, labels.n_labels)  # no label is impossible
+    overall = normalised_by_base((_label_counts(labels) + one_object)[:, None], labels)
     theta = np.repeat((1.0 - SEED_SHARE) * overall, n_components, axis=1)
     distance = np.full(labels.n_rows, float(labels.n_bases))
     for k in range(n_components):
@@ -209,7 +211,7 @@ def expected_counts(
     Responsibilities of one block of rows at a time are in memory.
     """
     counts, sizes, total = np.zeros_like(theta), np.zeros_like(shares), 0.0
-    log_shares, log_theta = _logs(shares), _logs(theta)
+    log_shares, log_theta = logs_of(shares), logs_of(theta)
     for _, block in labels.blocks():
         part, size = np.zeros_like(theta), np.zeros_like(shares)
         logs = _pass(block, log_shares, log_theta, part, size)
@@ -238,7 +240,7 @@ def responsibilities(labels: LabelRows, shares: Floats, theta: Floats) -> Floats
     A row that is impossible in every component has the shares of the components.
     """
     found = np.empty((labels.n_rows, len(shares)))
-    log_shares, log_theta = _logs(shares), _logs(theta)
+    log_shares, log_theta = logs_of(shares), logs_of(theta)
     for rows, block in labels.blocks():
         _pass(block, log_shares, log_theta, memberships=found[rows])
     return found
@@ -246,7 +248,7 @@ def responsibilities(labels: LabelRows, shares: Floats, theta: Floats) -> Floats
 
 def log_probabilities(labels: LabelRows, shares: Floats, theta: Floats) -> Floats:
     """Return log p of each row, shape (n_rows,)."""
-    log_shares, log_theta = _logs(shares), _logs(theta)
+    log_shares, log_theta = logs_of(shares), logs_of(theta)
     blocks = [_pass(block, log_shares, log_theta) for _, block in labels.blocks()]
     return np.concatenate(blocks)
 
@@ -279,8 +281,9 @@ def _pass(
     return logs
 
 
-def _logs(values: Floats) -> Floats:
-    with np.errstate(divide="ignore"):  # what is impossible has no logarithm
+def logs_of(values: Floats) -> Floats:
+    """Return logarithms; of what is impossible, minus infinity."""
+    with np.errstate(divide="ignore"):
         found: Floats = np.log(values)
     return found
 
@@ -296,7 +299,8 @@ def _label_counts(labels: LabelRows) -> Floats:
     return counts
 
 
-def _differing(codes: Array, row: Array) -> npt.NDArray[np.float64]:
+def _differing(codes: Array, row: Array) -> Floats:
     """Return in how many labels each row differs from one; missing ones do not differ."""
     both = (codes >= 0) & (row >= 0)
-    return ((codes != row) & both).sum(axis=1, dtype=np.float64)
+    found: Floats = ((codes != row) & both).sum(axis=1, dtype=np.float64)
+    return found
