@@ -6,11 +6,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from distclust import events
 from distclust.engine import Vault
 from distclust.engine.stored_fits import StoredFit, fit_beside
 from distclust.ensembles.persistence import KIND, parameters_of, read_model, to_archive
-from distclust.mixtures.chains import STAGE
 from distclust.store.objects import checksum
 
 if TYPE_CHECKING:
@@ -50,7 +48,7 @@ def fit_ensemble_beside(
         archive=lambda: to_archive(model),
         read=read_model,
         metrics=lambda: _metrics(model),
-        resumed=lambda step: events.emit(STAGE, step),
+        resumed=lambda _: None,  # chains tell that themselves, in sweeps
     )
     fit_beside(model, results, how, fresh=fresh, where=where)
 

@@ -314,6 +314,7 @@ def run_chains(
         n_chains, sampler.n_items, sampler.scalar_names, max_sweeps, keep_every, agreement
     )
     with Crew(ChainRole(sampler, seed), n_chains, name=name, vault=vault) as crew:
+        _say_if_resumed(plan, vault)
         _say_if_queued(n_chains, crew.n_threads, max_sweeps)
         return crew.follow(plan)
 
@@ -326,6 +327,14 @@ def n_kept(n_items: int, n_chains: int) -> int:
 def second_half(traces: Floats) -> Floats:
     """Return what is left of traces (n_chains, n_sweeps, ...) without the first half."""
     return traces[:, traces.shape[1] // 2 :]
+
+
+def _say_if_resumed(plan: ChainPlan, vault: Vault | None) -> None:
+    """Say after how many sweeps chains go on; the checkpoint counts rounds of them."""
+    rounds = None if vault is None else vault.checkpoints("plan").newest_step()
+    if rounds is not None:
+        done = min(rounds * plan.sweeps_a_round, plan.max_sweeps)
+        events.emit(STAGE, done, plan.max_sweeps, resumed_after=done)
 
 
 def _say_if_queued(n_chains: int, n_threads: int, max_sweeps: int) -> None:

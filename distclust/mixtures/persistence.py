@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distclust import events
 from distclust.engine import Vault, fingerprint_of
 from distclust.engine.stored_fits import StoredFit, fit_beside, read_version
 from distclust.errors import InputError, ModelFormatError
 from distclust.families import Family, family_from_dict
-from distclust.mixtures.chains import STAGE, ChainPlan
 from distclust.store import Archive, Matrix, write_archive
 from distclust.store.archive import with_prefix
 from distclust.store.borders import border_facts, restore_border
@@ -64,16 +62,9 @@ def fit_mixture_beside(
         archive=lambda: to_archive(model),
         read=read_model,
         metrics=lambda: _metrics(model),
-        resumed=lambda rounds: _tell_resumed(model, rounds),
+        resumed=lambda _: None,  # chains tell that themselves, in sweeps
     )
     fit_beside(model, results, how, fresh=fresh, where=where)
-
-
-def _tell_resumed(model: DPMixture, rounds: int) -> None:
-    """Say after how many sweeps chains go on; the plan counts rounds of them."""
-    plan = ChainPlan(model.n_chains, model._rows.shape[0], (), model.max_sweeps, 1, None)
-    done = min(rounds * plan.sweeps_a_round, model.max_sweeps)
-    events.emit(STAGE, done, model.max_sweeps, resumed_after=done)
 
 
 def read_model(results: ResultsStore, version_id: str | None = None) -> Any:
