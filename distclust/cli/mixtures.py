@@ -28,7 +28,7 @@ PARAMETERS = (
 )
 ENSEMBLE_PARAMETERS = (
     *("method", "n_clusters", "n_bases", "bases", "base_clusters", "beta", "concentration"),
-    *("n_chains", "max_sweeps", "consensus", "collapse", "n_init", "stop"),
+    *("n_chains", "max_sweeps", "consensus", "collapse", "n_init", "stop", "rhat", "min_samples"),
 )
 
 
@@ -47,9 +47,30 @@ class NumberOrWord(click.ParamType[Any]):
         return value
 
 
+class Numbers(click.ParamType[Any]):
+    """Whole numbers between commas."""
+
+    name = "numbers"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> Any:
+        """Return a list of numbers."""
+        try:
+            return [int(part) for part in value.split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is not a list such as 4,8,16", param, ctx)
+
+
 def chain_options(command: Command) -> Command:
     """Add how chains run and when they stop."""
     for option in (
+        click.option(
+            "--min-samples",
+            type=float,
+            help="Least effective samples to stop with.  [default: 400]",
+        ),
+        click.option(
+            "--rhat", type=float, help="Largest R-hat of chains that agree.  [default: 1.01]"
+        ),
         click.option(
             "--stop",
             help="rhat: as soon as chains agree; none: after all sweeps.  [default: rhat]",
@@ -59,8 +80,8 @@ def chain_options(command: Command) -> Command:
         click.option(
             "--concentration",
             type=NumberOrWord(),
-            help="gamma: drawn with the partition; gamma-mh: the same by Metropolis-Hastings; or "
-            "a number above zero, larger for more clusters.  [default: gamma]",
+            help="gamma: drawn with the partition; or a number above zero, larger for more "
+            "clusters. dpmixture: also gamma-mh, by Metropolis-Hastings.  [default: gamma]",
         ),
     ):
         command = option(command)
@@ -117,10 +138,6 @@ def view_options(command: Command) -> Command:
 @click.option(
     "--components", "--n-components", "n_components", type=int, help="blocked: most clusters."
 )
-@click.option("--rhat", type=float, help="Largest R-hat of chains that agree.  [default: 1.01]")
-@click.option(
-    "--min-samples", type=float, help="Least effective samples to stop with.  [default: 400]"
-)
 @click.option(
     "--row-weights",
     help="Column of a table that says how many equal rows a row stands for; no feature.",
@@ -166,21 +183,35 @@ def dpmixture(input: str, **options: Any) -> None:
 )
 @click.option(
     "--method",
-    help="dpce (finds the number of clusters), bce or mm.  [default: dpce]",
+    help="dpce (chains; finds the number of clusters), bce (variational Bayes) or mm (EM).  "
+    "[default: dpce]",
 )
-@click.option("--clusters", "--n-clusters", "n_clusters", type=int, help="bce, mm: how many.")
-@click.option("--n-bases", type=int, help="Base clusterings to make.  [default: 10]")
-@click.option("--bases", help="How bases are made: kmeans, dp or subspace.  [default: kmeans]")
-@click.option("--base-clusters", type=NumberOrWord(), help="Clusters of a base.  [default: auto]")
-@click.option("--beta", type=NumberOrWord(), help="Total pseudo-count of the labels of a base.")
+@click.option(
+    "--clusters", "--n-clusters", "n_clusters", type=int, help="bce, mm: clusters to find."
+)
+@click.option(
+    "--bases",
+    help="How bases are made: kmeans, dp or subspace (half the columns).  [default: kmeans]",
+)
+@click.option("--n-bases", type=int, help="How many bases to make.  [default: 10]")
+@click.option(
+    "--base-clusters", type=Numbers(), help="Clusters of k-means bases, such as 4,8,16; in turn."
+)
+@click.option(
+    "--beta",
+    type=NumberOrWord(),
+    help="dpce: total pseudo-count of a base, or labels: one a label.  [default: 1]",
+)
 @chain_options
-@click.option("--consensus", help="best, binder or vi: which partition stands for all.")
+@click.option(
+    "--consensus", help="dpce: vi, binder or best: the partition that counts.  [default: vi]"
+)
 @click.option(
     "--collapse/--no-collapse",
     default=None,
-    help="dpce: rows with the same labels move together, an approximation that is much faster.",
+    help="dpce: rows with equal labels move together: much faster, and an approximation.",
 )
-@click.option("--n-init", type=int, help="mm, bce: starts, of which the best counts.")
+@click.option("--n-init", type=int, help="bce, mm: starts, of which the best counts.  [default: 5]")
 @view_options
 @keeping_options(".ensemble")
 @workers_option

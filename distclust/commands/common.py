@@ -19,9 +19,12 @@ from distclust.report.listeners import json_lines, progress
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from distclust.report.ensemble_plan import EnsemblePlan
     from distclust.report.mixture_plan import ChainsPlan
     from distclust.report.plan import LargePlan, Plan
     from distclust.report.projections import KernelPlan
+
+    AnyPlan = Plan | LargePlan | KernelPlan | ChainsPlan | EnsemblePlan
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,7 @@ def followed(common: Common, after: float = 0.0) -> Iterator[None]:
             yield
 
 
-def say_plan(plan: Plan | LargePlan | KernelPlan | ChainsPlan, common: Common) -> None:
+def say_plan(plan: AnyPlan, common: Common) -> None:
     """Print what work would cost."""
     if common.as_json:
         print_json({"command": "plan", **plan.as_dict()})

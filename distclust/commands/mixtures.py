@@ -168,7 +168,7 @@ def say_fit(model: Any, place: str, how: Mapping[str, Any], views: Views, common
         print_any(model, facts)
         say_where(screen, facts["version"], place, how["seconds"])
         _say_written(views)
-        told = f"Place new rows with: distclust predict {place} ROWS"
+        told = f"Place new rows with: distclust predict {place} ROWS --out placed.csv"
         screen.print(told, highlight=False, soft_wrap=True)
 
 
@@ -213,7 +213,8 @@ def show(model: Any, views: Views, foreign: Mapping[str, Any], common: Common) -
     if common.plan:
         from distclust.report.plan import Plan
 
-        say_plan(Plan("show", n_rows, int(model.n_features_in_), 0, 0, 0, 2.0), common)
+        n_features = int(getattr(model, "n_features_in_", 0))
+        say_plan(Plan("show", n_rows, n_features, 0, 0, 0, 2.0), common)
         return
     if views.labels is not None:
         check_replaceable(views.labels, LABELS_START[:11], "labels")

@@ -279,7 +279,7 @@ def load(path: str) -> Model:
 
     model: Model = load_any(path)
     if not isinstance(model, Projection):
-        hint = "Place rows in its clusters with `distclust predict`, if it is a tree."
+        hint = "Place rows in clusters of a model with `distclust predict`."
         raise InputError(path, f"a model among {', '.join(KINDS)}", type(model).__name__, hint)
     return model
 

@@ -184,8 +184,13 @@ def _label(
     if predicting.probabilities:
         hint = "Leave it out, or name a .csv file with --out."
         raise InputError("--proba", "predictions in a file", "a store of labels", hint)
+    from distclust.commands.ensembles import is_ensemble
+
     check_events(common)
     model = _load_clusters(model_path)
+    if is_ensemble(model):
+        got, hint = "a results store", "Name a .csv file with --out."
+        raise InputError("--out", "a file for clusters by an ensemble", got, hint)
     matrix: Any = read_input(source, reading)
     check_same_columns(model, matrix, source)
     large.label(model, matrix, out, scheduler, common, fresh=predicting.fresh)
@@ -393,9 +398,6 @@ def _load_clusters(path: str) -> Any:
     model = _load_any(path, with_labels=True)
     if not _is_mixture(model):
         _check_tree(model, path)
-    elif not hasattr(model, "predict_proba"):
-        hint = "Its clusters are in `distclust show MODEL --labels FILE`."
-        raise InputError(path, "a model that places new rows", type(model).__name__, hint)
     return model
 
 
@@ -517,8 +519,11 @@ def _predictions(model: Model, table: Table | Matrix, probabilities: bool) -> pd
     import numpy as np
     import pandas as pd
 
+    from distclust.commands.ensembles import is_ensemble, place
     from distclust.trees.large import LargeTreeEstimator
 
+    if is_ensemble(model):
+        return place(model, table, names_of_rows(table), probabilities)
     chances = np.asarray(model.predict_proba(table))
     # Models of data of any size place rows by their filters, not by these chances alone.
     by_filters = isinstance(model, LargeTreeEstimator)
@@ -527,10 +532,15 @@ def _predictions(model: Model, table: Table | Matrix, probabilities: bool) -> pd
     frame["cluster"] = labels
     frame["probability"] = chances[np.arange(len(chances)), labels]
     frame["log_density"] = np.asarray(model.score_samples(table))
-    if probabilities:
-        each = pd.DataFrame(chances, columns=[f"cluster_{c}" for c in range(chances.shape[1])])
-        frame = pd.concat([frame, each], axis=1)
-    return frame
+    return with_probabilities(frame, chances) if probabilities else frame
+
+
+def with_probabilities(frame: pd.DataFrame, chances: Any) -> pd.DataFrame:
+    """Return predictions with a column for each cluster."""
+    import pandas as pd
+
+    each = pd.DataFrame(chances, columns=[f"cluster_{c}" for c in range(chances.shape[1])])
+    return pd.concat([frame, each], axis=1)
 
 
 def _write_views(model: Model, showing: Showing) -> None:

@@ -11,7 +11,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ STAGE = "sampling"
 MOST_SHOWN = 16  # chains in the table
 
 _CHAIN = re.compile(r"chain (\d+)")
+_ORDER = ("log_joint", "n_clusters", "concentration")
 _HEADS = {"log_joint": "log joint", "n_clusters": "clusters"}
 
 
@@ -140,6 +141,12 @@ def _agreement(look: Event) -> list[tuple[str, str]]:
     if isinstance(samples, int | float):
         found.append(("least effective samples", _short(math.floor(samples))))
     return found
+
+
+def ordered(names: Iterable[str]) -> list[str]:
+    """Return traced figures in the order in which they are shown."""
+    found = list(names)
+    return [*(n for n in _ORDER if n in found), *sorted(n for n in found if n not in _ORDER)]
 
 
 def head(name: str) -> str:

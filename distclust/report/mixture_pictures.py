@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from distclust.report.chains import head
+from distclust.report.chains import head, ordered
 from distclust.report.pictures import METADATA, SETTINGS, check_picture_path
 from distclust.store.files import replacing
 from distclust.trees.draw import COLOURS, INK
@@ -28,10 +28,12 @@ _BURNT = "#9CA3AF"
 def draw_traces(model: Any) -> Figure:
     """Draw the traced figures of every sweep, a line a chain; the discarded half is shaded.
 
+    Of ensembles that are not sampled: the bound or log-likelihood of every iteration.
+
     Parameters
     ----------
     model
-        A fitted DPMixture, or an ensemble that was sampled.
+        A fitted DPMixture or ClusterEnsemble.
     """
     from matplotlib.figure import Figure
 
@@ -46,7 +48,8 @@ def draw_coassociation(model: Any, rows: npt.ArrayLike | None = None) -> Figure:
     Parameters
     ----------
     model
-        A fitted DPMixture or ensemble.
+        A fitted DPMixture or ClusterEnsemble. Of ensembles that are not sampled, rows lie
+        together where bases say so.
     rows
         Positions of the rows to show. By default at most 500: evenly spread over each
         cluster, every cluster by its share.
@@ -75,12 +78,13 @@ def shown_rows(labels: npt.ArrayLike, most: int = MOST_ROWS) -> npt.NDArray[np.i
     """Return positions of at most `most` rows in order of cluster, evenly spread within each.
 
     Every cluster gets its share of the places, and at least one as long as there are enough.
+    Rows with a negative label are in none, and left out.
     """
     labels = np.asarray(labels)
-    order = np.argsort(labels, kind="stable")
+    order = np.argsort(labels, kind="stable")[np.count_nonzero(labels < 0) :]
     if len(order) <= most:
         return order
-    sizes = np.bincount(labels)
+    sizes = np.bincount(labels[order])
     places = _shares(sizes, most)
     starts = np.cumsum(sizes) - sizes
     parts = [
@@ -107,8 +111,6 @@ def _shares(sizes: npt.NDArray[np.int64], most: int) -> npt.NDArray[np.int64]:
 def _both(model: Any) -> Figure:
     from matplotlib.figure import Figure
 
-    if not model.traces_:
-        return draw_coassociation(model)
     height = max(5.2, 1.2 + 1.6 * len(model.traces_))
     figure = Figure(figsize=(13.6, height), layout="constrained")
     left, right = cast("Any", figure.subfigures(1, 2, width_ratios=(7.2, 6.4), wspace=0.03))
@@ -118,15 +120,17 @@ def _both(model: Any) -> Figure:
 
 
 def _fill_traces(figure: Figure | SubFigure, model: Any) -> None:
-    names = list(model.traces_)
+    names, is_sampled = ordered(model.traces_), hasattr(model, "draws_")
     axes = figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0]
     for ax, name in zip(axes, names, strict=True):
-        _draw_trace(ax, name, np.asarray(model.traces_[name], dtype=np.float64))
+        _draw_trace(ax, name, np.asarray(model.traces_[name], dtype=np.float64), is_sampled)
     n_chains, n_sweeps = np.shape(model.traces_[names[0]])
     figure.align_ylabels(list(axes))
-    axes[-1].set_xlabel("sweep")
+    axes[-1].set_xlabel("sweep" if is_sampled else "iteration")
     chains = f"{n_chains} chain" + ("" if n_chains == 1 else "s")
-    axes[0].set_title(f"{chains} of {n_sweeps:,} sweeps; shaded: not used", loc="left", color=INK)
+    title = f"{chains} of {n_sweeps:,} sweeps; shaded: not used"
+    title = title if is_sampled else f"{n_sweeps:,} iterations"
+    axes[0].set_title(title, loc="left", color=INK)
     if 1 < n_chains <= MOST_NAMED:
         handles = axes[0].get_lines()
         figure.legend(
@@ -138,7 +142,7 @@ def _fill_traces(figure: Figure | SubFigure, model: Any) -> None:
         )
 
 
-def _draw_trace(ax: Axes, name: str, trace: npt.NDArray[np.float64]) -> None:
+def _draw_trace(ax: Axes, name: str, trace: npt.NDArray[np.float64], has_burn_in: bool) -> None:
     n_chains, n_sweeps = trace.shape
     sweeps = np.arange(1, n_sweeps + 1)
     step = -(-n_sweeps // _MOST_POINTS)
@@ -152,7 +156,8 @@ def _draw_trace(ax: Axes, name: str, trace: npt.NDArray[np.float64]) -> None:
             alpha=0.85,
             drawstyle="steps-post" if is_whole else "default",
         )
-    ax.axvspan(1, max(1, n_sweeps // 2), color=_BURNT, alpha=0.18, lw=0)
+    if has_burn_in:
+        ax.axvspan(1, max(1, n_sweeps // 2), color=_BURNT, alpha=0.18, lw=0)
     ax.set_xlim(1, max(2, n_sweeps))
     ax.set_ylabel(head(name))
     _set_height(ax, trace, is_whole)
@@ -182,7 +187,8 @@ def _fill_coassociation(figure: Figure | SubFigure, model: Any, rows: Any) -> No
     else:
         chosen = np.asarray(rows)
         chosen = chosen[np.argsort(labels[chosen], kind="stable")]
-    together = np.asarray(model.coassignment(chosen))
+    is_sampled = hasattr(model, "draws_")
+    together = np.asarray(model.coassignment(chosen) if is_sampled else model.coassociation(chosen))
     ax = figure.subplots()
     image = ax.imshow(
         together, cmap="Blues", vmin=0.0, vmax=1.0, interpolation="nearest", aspect="equal"
@@ -192,7 +198,7 @@ def _fill_coassociation(figure: Figure | SubFigure, model: Any, rows: Any) -> No
     shown = f"{len(chosen):,} of {n_all:,} rows" if len(chosen) < n_all else f"{n_all:,} rows"
     ax.set_title(f"How often rows lay together; {shown}", loc="left", color=INK)
     bar = figure.colorbar(image, ax=ax, shrink=0.85, pad=0.02)
-    bar.set_label("share of draws")
+    bar.set_label("share of draws" if is_sampled else "share of bases")
     bar.outline.set_visible(False)
 
 

@@ -81,8 +81,8 @@ class ChainsPlan:
 
     @property
     def rounds(self) -> int:
-        """How many chains have to wait for one another."""
-        return -(-self.n_chains // max(1, min(self.n_threads, self.n_chains)))
+        """How often as many chains as there are threads take their turn."""
+        return rounds_of(self.n_chains, self.n_threads)
 
     @property
     def seconds(self) -> float:
@@ -135,6 +135,11 @@ class ChainsPlan:
             "time": f"{duration(self.seconds)} at most",
             "assumed": self.assumed,
         }
+
+
+def rounds_of(n_chains: int, n_threads: int) -> int:
+    """Return how often threads take up another chain until all had their turn."""
+    return -(-n_chains // max(1, min(n_threads, n_chains)))
 
 
 def plan_mixture(

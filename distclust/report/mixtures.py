@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Table
 
-from distclust.report.chains import head
+from distclust.report.chains import head, ordered
 from distclust.report.mixture_pictures import draw_coassociation, draw_traces
 from distclust.report.terminal import count
 
@@ -55,20 +55,30 @@ def describe(model: Any) -> dict[str, Any]:
 
 def chain_facts(model: Any, rhat: float, min_samples: float) -> dict[str, Any]:
     """Return what chains did and whether they agree, and what was asked of them."""
+    from distclust.mixtures.chains import Agreement
+    from distclust.mixtures.diagnostics import Diagnosis
+
     n_chains, n_draws = model.draws_.shape[:2]
+    agreed = Agreement(rhat, min_samples).holds(Diagnosis(**model.diagnostics_))
     return {
         "n_chains": int(n_chains),
         "n_sweeps": int(model.n_sweeps_),
         "max_sweeps": int(model.max_sweeps),
         "n_draws": int(n_chains * n_draws),
-        "agreed": bool(model.agreed_),
+        "agreed": bool(agreed),  # also where nothing was asked for
         "asked": {"rhat": rhat, "samples": min_samples},
         "figures": _figures(model),
     }
 
 
 def describe_clusters(labels: Any, sure: Any, weights: Any = None) -> list[dict[str, Any]]:
-    """Return clusters with their numbers of rows, and how sure those are of it on average."""
+    """Return clusters with their numbers of rows, and how sure those are of it on average.
+
+    Rows with a negative label are in none.
+    """
+    has_one = np.asarray(labels) >= 0
+    labels, sure = np.asarray(labels)[has_one], np.asarray(sure)[has_one]
+    weights = None if weights is None else np.asarray(weights)[has_one]
     n_rows = np.bincount(labels)
     totals = np.bincount(labels, weights=sure, minlength=len(n_rows))
     found = [
@@ -85,8 +95,8 @@ def describe_clusters(labels: Any, sure: Any, weights: Any = None) -> list[dict[
 def _figures(model: Any) -> list[dict[str, Any]]:
     said = model.diagnostics_
     found = []
-    for name, trace in model.traces_.items():
-        late = trace[:, trace.shape[1] // 2 :]
+    for name in ordered(model.traces_):
+        late = model.traces_[name][:, model.traces_[name].shape[1] // 2 :]
         found.append(
             {
                 "figure": name,
