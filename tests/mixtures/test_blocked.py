@@ -177,10 +177,11 @@ def prior_labels(
 
 def fresh_rows(kind: str, labels: np.ndarray, m: int, generator: np.random.Generator) -> np.ndarray:
     if kind == "binary":
-        return (generator.random((len(labels), 2)) < generator.beta(0.6, 0.9, (m, 2))[labels]) * 1.0
+        chances = generator.beta(0.6, 0.9, (m, 2))[labels]
+        return np.asarray(generator.random(chances.shape) < chances, dtype=float)
     precisions = generator.gamma(3.0, 1 / 2.0, (m, 2))
     means = generator.normal(0.5, 1 / np.sqrt(0.7 * precisions))
-    return generator.normal(means[labels], 1 / np.sqrt(precisions[labels]))
+    return np.asarray(generator.normal(means[labels], 1 / np.sqrt(precisions[labels])))
 
 
 def facts(labels: np.ndarray, rows: np.ndarray, value: float) -> list[float]:

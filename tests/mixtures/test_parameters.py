@@ -213,9 +213,8 @@ class Plain:
     def of(self, drawn: Any) -> np.ndarray:
         if isinstance(drawn, ProductParameters):
             pairs = zip(self.family.parts, drawn.parts, strict=True)
-            return sum(
-                Plain(part, self.rows[:, list(columns)]).of(own) for (part, columns), own in pairs
-            )
+            shares = [Plain(part, self.rows[:, list(d)]).of(own) for (part, d), own in pairs]
+            return np.asarray(np.sum(shares, axis=0))
         out = np.empty((len(self.rows), drawn.n_groups))
         for i, row in enumerate(self.rows):
             for k in range(drawn.n_groups):
