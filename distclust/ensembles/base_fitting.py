@@ -7,7 +7,6 @@ other bases, on threads or on the place where it was fitted.
 from __future__ import annotations
 
 import time
-import warnings
 from abc import ABC, abstractmethod
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -320,7 +319,6 @@ def check_numbers(columns: tuple[Column, ...], where: str) -> None:
 
 def _fit_kmeans(rows: Rows, columns: Indices, recipe: BaseRecipe, seed: int) -> KMeansBase:
     from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     assert recipe.n_clusters is not None, "the ensemble has spread the numbers of clusters"
@@ -336,8 +334,7 @@ def _fit_kmeans(rows: Rows, columns: Indices, recipe: BaseRecipe, seed: int) -> 
         algorithm="lloyd",
     )
     # Its own threads would add up in another order each time.
-    with threadpool_limits(limits=1, user_api="openmp"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than centres
+    with threadpool_limits(limits=1, user_api="openmp"):
         model.fit(values)
     used = np.unique(model.labels_)
     return KMeansBase(columns, np.ascontiguousarray(model.cluster_centers_[used]))

@@ -7,7 +7,9 @@ then labelled block by block.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,10 +127,10 @@ def make_bases(matrix: Matrix, recipes: Sequence[BaseRecipe], seed: int, where: 
         _Plan(recipe, m, own, _n_sampled(recipe, matrix.shape[1]))
         for m, (recipe, own) in enumerate(zip(recipes, seeds, strict=True))
     )
-    if matrix.shape[0] <= min(plan.n_sampled for plan in plans):
-        fits, places = _fit_whole(matrix, plans, where)
-    else:
-        fits, places = _fit_samples(matrix, plans, where)
+    is_small = matrix.shape[0] <= min(plan.n_sampled for plan in plans)
+    fit = _fit_whole if is_small else _fit_samples
+    with _without_warnings():
+        fits, places = fit(matrix, plans, where)
     codes = _label_all(matrix, fits, plans, where)
     for m, (fitted, rows) in enumerate(zip(fits, places, strict=True)):
         if len(fitted.own_labels):
@@ -224,6 +226,19 @@ def _n_sampled(recipe: BaseRecipe, n_features: int) -> int:
 
 
 # ---- fitting -----------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Let k-means find fewer clusters than asked for, without a word: the record tells.
+
+    Around all tasks, since filters are those of the whole process.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
 def _fit_whole(

@@ -580,7 +580,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         check_integer(self.max_sweeps, f"{where}: max_sweeps", at_least=2)
         check_integer(self.n_init, f"{where}: n_init", at_least=1)
         if self.n_clusters is not None:
-            check_integer(self.n_clusters, f"{where}: n_clusters", at_least=2)
+            check_integer(self.n_clusters, f"{where}: n_clusters", at_least=1)
         elif self.method != "dpce":
             hint = "Pass it, or take method='dpce', which finds it."
             expected = f"a number of clusters for method={self.method!r}"

@@ -32,7 +32,7 @@ def traces_to_arviz(traces: Mapping[str, Floats]) -> Any:
     groups = {"posterior": late}
     if all(part.shape[1] for part in early.values()):
         groups["warmup_posterior"] = early
-    tree = from_dict(groups)
+    tree = from_dict(groups, save_warmup=True)
     n_early = next(iter(early.values())).shape[1]
     for name, first in (("posterior", n_early + 1), ("warmup_posterior", 1)):
         if name in groups:
