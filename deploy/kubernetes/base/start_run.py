@@ -18,6 +18,7 @@ import os
 import signal
 import ssl
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -31,8 +32,7 @@ PATIENCE_SECONDS = float(os.environ.get("PATIENCE_SECONDS", "600"))
 Json = dict[str, Any]
 
 
-class Stopped(Exception):
-    """Kubernetes wants this pod to end."""
+stopping = threading.Event()  # Kubernetes wants this pod to end
 
 
 def ask(verb: str, path: str = "", body: Json | None = None) -> tuple[int, Json]:
@@ -51,7 +51,7 @@ def ask(verb: str, path: str = "", body: Json | None = None) -> tuple[int, Json]
     )
     trusted = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
     try:
-        with urllib.request.urlopen(request, timeout=30, context=trusted) as answer:
+        with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         with error:
@@ -72,7 +72,15 @@ def ask_patiently(verb: str, path: str = "", body: Json | None = None) -> tuple[
         if time.monotonic() > end:
             say(f"the Kubernetes API does not answer: {trouble}")
             raise SystemExit(4)
-        time.sleep(SECONDS_BETWEEN)
+        pause()
+
+
+def pause() -> None:
+    """Wait a little; when it is time to stop, less."""
+    if stopping.is_set():
+        time.sleep(min(1.0, SECONDS_BETWEEN))
+    else:
+        stopping.wait(SECONDS_BETWEEN)
 
 
 def copied(template: Json, name: str, job: str, job_uid: str) -> Json:
@@ -118,7 +126,7 @@ def run(template_name: str, job: str, job_uid: str) -> int:
 def wait_for(name: str) -> int:
     """Wait for the end of a DaskJob; return the exit code."""
     known = ""
-    while True:
+    while not stopping.is_set():
         status, found = ask_patiently("GET", f"/{name}")
         if status != 200:
             say(f"{name} is gone: {status} {found.get('message', '')[:300]}")
@@ -129,7 +137,11 @@ def wait_for(name: str) -> int:
             known = state
         if state in ("Successful", "Failed"):
             return 0 if state == "Successful" else 1
-        time.sleep(SECONDS_BETWEEN)
+        pause()
+    # A deadline, or an administrator; a run that nobody waits for would go on unseen.
+    status, _ = ask_patiently("DELETE", f"/{name}")
+    say(f"stopped; {name} deleted: {status}")
+    return 3
 
 
 def say(text: str) -> None:
@@ -138,23 +150,10 @@ def say(text: str) -> None:
 
 
 def stop(signal_number: int, frame: object) -> None:
-    """Turn the request to end into an exception, wherever we are."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Stopped
-
-
-def main() -> int:
-    """Run as the module's first lines say."""
-    signal.signal(signal.SIGTERM, stop)
-    job, job_uid = os.environ["JOB_NAME"], os.environ["JOB_UID"]
-    try:
-        return run(sys.argv[1], job, job_uid)
-    except Stopped:
-        # A deadline, or an administrator; a run that nobody waits for would go on unseen.
-        status, _ = ask("DELETE", f"/{job}")
-        say(f"stopped; {job} deleted: {status}")
-        return 3
+    """Note the request to end."""
+    stopping.set()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    signal.signal(signal.SIGTERM, stop)
+    sys.exit(run(sys.argv[1], os.environ["JOB_NAME"], os.environ["JOB_UID"]))
