@@ -280,7 +280,7 @@ def log_gamma_draws(shapes: Floats, generator: np.random.Generator) -> Floats:
 def log_dirichlet_draw(shapes: Floats, generator: np.random.Generator) -> Floats:
     """Return the logarithm of one draw from a Dirichlet distribution, shape (M,)."""
     logs = log_gamma_draws(shapes, generator)
-    return _log_shares(logs[None], np.zeros(1, np.int64))[0]
+    return np.asarray(_log_shares(logs[None], np.zeros(1, np.int64))[0])
 
 
 def log_beta_draws(a: Floats, b: Floats, generator: np.random.Generator) -> tuple[Floats, Floats]:
@@ -335,7 +335,7 @@ def _draw_gaussian(
     roots = 0.5 * (log_gamma_draws(0.5 * freedom, generator) + math.log(2.0))
     every = np.arange(size)
     bartlett[:, every, every] = np.exp(roots)
-    factors = np.linalg.solve(lower.transpose(0, 2, 1), bartlett)
+    factors = np.asarray(np.linalg.solve(lower.transpose(0, 2, 1), bartlett), np.float64)
     centres = np.einsum("bij,bi->bj", factors, pull / strength[:, None])
     centres += generator.standard_normal(centres.shape) / np.sqrt(strength)[:, None]
     log_roots = roots.sum(axis=1) - np.log(lower[:, every, every]).sum(axis=1)
