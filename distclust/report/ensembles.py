@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+SURE = {
+    "bce": "sure: mean share of a row that is in its cluster.",
+    "mm": "sure: mean probability that a row is of its cluster.",
+}
 LOSSES = {
     "vi": "variation of information",
     "binder": "Binder's",
@@ -70,6 +74,7 @@ def print_ensemble(console: Console, facts: Mapping[str, Any]) -> None:
     if "figures" in facts:
         print_chains(console, facts)
         return
+    console.print(SURE[facts["ensemble_method"]], style="dim", highlight=False)
     ended = "converged" if facts["has_converged"] else "[bold]not converged[/bold]"
     console.print(f"{count(facts['n_iterations'], 'iteration')}, {ended}.", highlight=False)
 
@@ -81,7 +86,7 @@ def _headline(facts: Mapping[str, Any]) -> list[str]:
         f"({facts['method']}, {facts['ensemble_method']})."
     ]
     if facts["bases"]:
-        made = Counter(base["algorithm"] for base in facts["bases"])
+        made = Counter(base["algorithm"].split(",")[0] for base in facts["bases"])
         sizes = [base["n_labels"] for base in facts["bases"]]
         what = ", ".join(f"{n} by {name}" for name, n in made.items())
         lines.append(f"Bases: {what}; {min(sizes)} to {max(sizes)} clusters.")

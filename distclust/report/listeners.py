@@ -261,14 +261,14 @@ class Lines:
         """Print the last state of stages that did not end."""
         with self._lock:
             for key, event in list(self._unfinished.items()):
-                self._print(key, event, time.monotonic())
+                self._print(key, event, time.monotonic(), is_last=True)
 
-    def _print(self, key: Key, event: Event, now: float) -> None:
+    def _print(self, key: Key, event: Event, now: float, *, is_last: bool = False) -> None:
         self._shown[key] = now
         self._unfinished.pop(key, None)
         start = self._started[key]
-        parts = [event.stage, _amount(event), f"{now - start[0]:.1f} s", _left(event, now, start)]
-        parts.append(_note(event))
+        parts = [event.stage, _amount(event), f"{now - start[0]:.1f} s"]
+        parts += ["" if is_last else _left(event, now, start), _note(event)]
         print("distclust:", "  ".join(part for part in parts if part), file=self._file, flush=True)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 500  # of a heat map
 MOST_NAMED = 12  # chains in the legend, and clusters with a number
+MOST_BORDERS = 40
 
 _MOST_POINTS = 2000  # of a line: more cannot be seen
 _BURNT = "#9CA3AF"
@@ -160,15 +161,15 @@ def _draw_trace(ax: Axes, name: str, trace: npt.NDArray[np.float64], has_burn_in
         ax.axvspan(1, max(1, n_sweeps // 2), color=_BURNT, alpha=0.18, lw=0)
     ax.set_xlim(1, max(2, n_sweeps))
     ax.set_ylabel(head(name))
-    _set_height(ax, trace, is_whole)
+    _set_height(ax, trace, n_sweeps // 2 if has_burn_in else 0, is_whole)
     _tidy(ax)
 
 
-def _set_height(ax: Axes, trace: npt.NDArray[np.float64], is_whole: bool) -> None:
+def _set_height(ax: Axes, trace: npt.NDArray[np.float64], n_unused: int, is_whole: bool) -> None:
     """Let the part that is used fill most of the height; a first plunge may leave the picture."""
     from matplotlib.ticker import MaxNLocator
 
-    used = trace[:, trace.shape[1] // 2 :]
+    used = trace[:, n_unused:]
     low, high = float(used.min()), float(used.max())
     reach = high - low if high > low else max(1.0, 0.02 * abs(high))
     bottom, top = max(float(trace.min()), low - reach), min(float(trace.max()), high + reach)
@@ -205,10 +206,10 @@ def _fill_coassociation(figure: Figure | SubFigure, model: Any, rows: Any) -> No
 def _mark_clusters(ax: Axes, ordered: npt.NDArray[Any]) -> None:
     """Draw the borders of clusters and, of the larger ones, their numbers."""
     borders = np.flatnonzero(np.diff(ordered)) + 1
-    if len(borders) <= 100:  # more would cover what they divide
+    if len(borders) <= MOST_BORDERS:  # more would cover what they divide
         for border in borders:
             for line in (ax.axhline, ax.axvline):
-                line(border - 0.5, color=INK, lw=0.6)
+                line(border - 0.5, color=INK, lw=0.6 if len(borders) < MOST_NAMED else 0.3)
     names, starts, sizes = np.unique(ordered, return_index=True, return_counts=True)
     largest = np.sort(np.argsort(-sizes, kind="stable")[:MOST_NAMED])
     readable = [k for k in largest if sizes[k] >= 0.03 * len(ordered)]
