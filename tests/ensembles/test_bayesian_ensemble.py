@@ -20,7 +20,7 @@ from tests.ensembles.test_multinomial_mixture import SIZES, distinct, make_codes
 from tests.oracles import ensembles as oracle
 
 TINY = np.array([[0, 1], [1, -1], [0, 0]], np.int8)  # four labels but one
-TINY_SIZES = [2, 3]
+TINY_SIZES = [3, 2]
 PRIOR = np.array([0.4, 0.9])
 
 

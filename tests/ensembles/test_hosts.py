@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -46,7 +47,7 @@ def by_columns():
 
 
 def by_rows(cuts=(0, 20, 55, N)):
-    return [ArrayPart(LABELS.rows(slice(a, b))) for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [ArrayPart(LABELS.rows(slice(a, b))) for a, b in itertools.pairwise(cuts)]
 
 
 def first_of_rows(n_components, cuts=(0, 20, 55, N)):
@@ -152,7 +153,7 @@ def test_bad_parts__get_a_sentence():
         sample_by_columns([], N)
 
 
-# ---- the Dirichlet-process ensemble ---------------------------------------------------------------
+# ---- the Dirichlet-process ensemble -----------------------------------------------------------
 
 
 SMALL = np.array([[0, 1, 2], [0, 1, -1], [1, -1, 0], [1, 2, 0], [-1, 0, 1]], np.int8)
@@ -165,7 +166,7 @@ def small_parts():
 
 
 def test_blocked__draws_from_the_truncated_posterior():
-    n_sweeps, beta, alpha = 15_000, 1.4, 0.8
+    n_sweeps, beta, alpha = 10_000, 1.4, 0.8
     role = BlockedColumns(tuple(small_parts()), beta, 4, 0, 0)
     plan = BlockedByColumns(5, 4, FixedConcentration(alpha), 0, 0, n_sweeps, 1)
     found = followed(role, plan, 2)
