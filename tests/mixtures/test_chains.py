@@ -174,6 +174,18 @@ def test_traces__labels_that_become_large_are_kept_whole():
     assert np.array_equal(found.draws[1], walk_alone(Walker(top=200), 1, 250, 50)[1])
 
 
+def test_advance__leaves_the_state_it_was_given_as_it_is():
+    """Samplers write over their states; a checkpoint may hold the one from before."""
+    role = chains.ChainRole(Walker(), SEED)
+    state = role.begin(0)
+    x, z = state.x.copy(), state.z.copy()
+    after, _ = role.advance("a place", 0, state, chains.Sweeps(0, 3, 1))
+    assert (after.sweep, state.sweep) == (3, 0)
+    assert np.array_equal(state.x, x)
+    assert np.array_equal(state.z, z)
+    assert not np.array_equal(after.x, x)
+
+
 def test_traces__no_partition_kept():
     assert run(max_sweeps=20, keep_every=21).draws.shape == (3, 0, N_ITEMS)
 
