@@ -20,6 +20,8 @@ import scipy.sparse
 
 import distclust
 from distclust.compiled import cache_folder
+from distclust.retrieval.index import build_index
+from distclust.store.stored_matrix import StoredMatrix
 
 N_ROWS, N_FEATURES = 160, 12
 
@@ -73,9 +75,9 @@ def warm_stores(data: dict[str, Any], folder: Path) -> None:
         distclust.ingest(table, folder / f"{name}.from-csv.zarr")
     binary = folder / "binary.zarr"
     distclust.BayesianSets().fit(binary).query([0, 1], k=5)
-    from distclust.retrieval.index import build_index
-
-    build_index(distclust.open_store(str(binary)).matrix(), str(binary) + ".sets")
+    matrix = distclust.open_store(str(binary)).matrix()
+    assert isinstance(matrix, StoredMatrix)
+    build_index(matrix, f"{binary}.sets")
     distclust.BayesianSets().fit(binary).warm().query([0, 1], k=5)
 
 
