@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from distclust.engine import as_matrix as as_matrix
     from distclust.engine import connect as connect
     from distclust.engine import ingest as ingest
+    from distclust.ensembles import ClusterEnsemble as ClusterEnsemble
     from distclust.loading import load as load
+    from distclust.mixtures import DPMixture as DPMixture
     from distclust.projections import PPCA as PPCA
     from distclust.projections import KernelPCA as KernelPCA
     from distclust.report import progress as progress
@@ -38,6 +40,8 @@ _HOMES = {
     "KernelPCA": "distclust.projections",
     "PPCA": "distclust.projections",
     "BayesianSets": "distclust.retrieval",
+    "ClusterEnsemble": "distclust.ensembles",
+    "DPMixture": "distclust.mixtures",
     "RandomizedBHC": "distclust.trees",
     "BayesianRoseTree": "distclust.trees",
     "Tree": "distclust.trees",
@@ -54,6 +58,8 @@ __all__ = [  # noqa: RUF022  in plain order
     "BHC",
     "BayesianRoseTree",
     "BayesianSets",
+    "ClusterEnsemble",
+    "DPMixture",
     "EMBHC",
     "KernelPCA",
     "PPCA",

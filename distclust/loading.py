@@ -18,6 +18,8 @@ _READERS = {
     "BayesianSets": "distclust.retrieval.persistence",
     "PPCA": "distclust.projections.persistence",
     "KernelPCA": "distclust.projections.persistence",
+    "DPMixture": "distclust.mixtures.persistence",
+    "ClusterEnsemble": "distclust.ensembles.persistence",
 }
 
 

@@ -50,6 +50,8 @@ from distclust.validation import check_choice, check_integer
 
 VARIANTS = ("dma", "tdp")
 
+_IN_TURN = ("kmeans", "groups")  # what "mixed" stands for here
+
 
 @dataclass(frozen=True, eq=False)
 class BlockedState:
@@ -120,7 +122,8 @@ class BlockedSampler(Sampler[BlockedState]):
     variant
         "dma" or "tdp", see the text of the module.
     init
-        Partition that chains start from; see `distclust.mixtures.starts`.
+        Partition that chains start from; see `distclust.mixtures.starts`. "mixed": groups
+        that the family finds and random ones, in turn.
     row_weights
         How many identical rows each row stands for, shape (n,), or None for one. They move
         together: the row's statistics, its share in the size of a component, and its log
@@ -159,9 +162,9 @@ class BlockedSampler(Sampler[BlockedState]):
 
     def begin(self, chain: int, generator: np.random.Generator) -> BlockedState:
         """Return a state with the partition that the chain starts from."""
-        labels = starting_labels(
-            self.init, chain, self.rows, self.family, generator, self.row_weights
-        )
+        # Given their parameters, rows of one cluster would hardly ever leave it together.
+        init = _IN_TURN[chain % len(_IN_TURN)] if self.init == "mixed" else self.init
+        labels = starting_labels(init, chain, self.rows, self.family, generator, self.row_weights)
         labels %= self.truncation  # groups that are too many join others
         return self._state(generator, 0, self._process.start(), labels)
 

@@ -67,7 +67,8 @@ def rank_rhat(draws: Floats) -> float:
         return math.nan
     if _is_constant_by_chain(draws):
         return 1.0 if np.all(draws == draws[0, 0]) else math.inf
-    return float(_stats().rhat(draws, chain_axis=0, draw_axis=1, method="rank"))
+    with np.errstate(divide="ignore"):  # halves that are constant and differ: infinite
+        return float(_stats().rhat(draws, chain_axis=0, draw_axis=1, method="rank"))
 
 
 def ess_bulk(draws: Floats) -> float:

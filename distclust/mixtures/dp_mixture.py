@@ -105,7 +105,7 @@ class DPMixture(ClusterMixin, BaseEstimator):
         Seed. A chain depends on it and on its number only.
     concentration_prior
         Shape and rate of the Gamma prior of the concentration.
-    n_components
+    truncation
         Components of the blocked samplers at most; left out: 50, or the number of rows.
     rhat, min_samples
         See `stop`.
@@ -180,7 +180,7 @@ class DPMixture(ClusterMixin, BaseEstimator):
         random_state: Any = None,
         *,
         concentration_prior: Sequence[float] = (1.0, 1.0),
-        n_components: int | None = None,
+        truncation: int | None = None,
         rhat: float = 1.01,
         min_samples: float = 400.0,
     ) -> None:
@@ -194,7 +194,7 @@ class DPMixture(ClusterMixin, BaseEstimator):
         self.stop = stop
         self.random_state = random_state
         self.concentration_prior = concentration_prior
-        self.n_components = n_components
+        self.truncation = truncation
         self.rhat = rhat
         self.min_samples = min_samples
 
@@ -291,7 +291,7 @@ class DPMixture(ClusterMixin, BaseEstimator):
             self._rows,
             self.family_,
             concentration,
-            min(self._rows.shape[0], self.n_components or _COMPONENTS),
+            min(self._rows.shape[0], self.truncation or _COMPONENTS),
             "dma" if self.sampler == "blocked-dma" else "tdp",
             self.init,
             weights,
@@ -468,8 +468,8 @@ class DPMixture(ClusterMixin, BaseEstimator):
         check_flag(self.split_merge, f"{where}: split_merge")
         check_integer(self.n_chains, f"{where}: n_chains", at_least=1)
         check_integer(self.max_sweeps, f"{where}: max_sweeps", at_least=2)
-        if self.n_components is not None:
-            check_integer(self.n_components, f"{where}: n_components", at_least=2)
+        if self.truncation is not None:
+            check_integer(self.truncation, f"{where}: truncation", at_least=2)
         if self.stop is not None:
             check_choice(self.stop, f"{where}: stop", ("rhat",))
         check_real(self.rhat, f"{where}: rhat", above=1.0)

@@ -77,7 +77,8 @@ def to_archive(model: DPMixture) -> tuple[str, dict[str, Any], dict[str, Any]]:
     facts = border_facts(model)
     facts["parameters"], parameter_arrays = _parameters(model)
     family, family_arrays = model.family_.to_dict()
-    facts |= {"family": family, **{name: getattr(model, name) for name in _FACTS}}
+    facts |= {"family": family, "traces": list(model.traces_)}
+    facts |= {name: getattr(model, name) for name in _FACTS}
     arrays = {
         **{name: getattr(model, name) for name in _ARRAYS},
         **({} if model._row_weights is None else {_WEIGHTS: model._row_weights}),
@@ -117,7 +118,7 @@ def _rebuild(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> DPMixture:
         setattr(model, name, facts[name])
     for name in _ARRAYS:
         setattr(model, name, arrays[name])
-    model.traces_ = with_prefix(arrays, _TRACE)
+    model.traces_ = {name: arrays[_TRACE + name] for name in facts["traces"]}
     model._row_weights = arrays.get(_WEIGHTS)
     model.n_clusters_ = len(model._stats)
     _check(model)

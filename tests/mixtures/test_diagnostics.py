@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -145,3 +146,10 @@ def test_diagnose__one_chain_of_several_stands_still(rng):
     draws = rng.normal(size=(4, 300))
     draws[2] = 5.0
     assert rank_rhat(draws) > 1.3
+
+
+def test_rank_rhat__of_halves_that_are_constant_and_differ_is_infinite() -> None:
+    draws = np.array([[1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert math.isinf(rank_rhat(draws))
