@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 # Work is counted in rows of a pair of partitions; one takes about a nanosecond.
-_EXACT_WORK = 8_000_000_000  # all pairs of draws are compared up to here
+_EXACT_WORK = 20_000_000_000  # all pairs of draws are compared up to here: 400 of 250,000 rows
 _SCREENING_WORK = 1_000_000_000
 _FINAL_WORK = 3_000_000_000
 _SCREENING_DRAWS = 200
@@ -168,7 +168,7 @@ def choose_draw(
 ) -> DrawChoice:
     """Return the draw with the least expected loss over all draws; the first of equal ones.
 
-    Equal partitions are scored once. All pairs of draws are compared where that takes
+    Equal partitions are scored once. All pairs of draws are compared where that takes some
     seconds. Beyond, draws are screened against a part of the draws on a part of the rows, both
     fixed; the best ones are then scored exactly. From their distances to all other draws the
     triangle inequality bounds the losses of those that were left out.
