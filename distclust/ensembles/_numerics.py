@@ -539,6 +539,64 @@ def propose(
 
 
 @compiled
+def _merge_gain(
+    a: int, b: int, counts: Array, sizes: Array, missing: Array, pseudo: Array
+) -> float:
+    """Return what the log joint gains when two clusters become one, without the concentration."""
+    gain = math.lgamma(sizes[a] + sizes[b]) - math.lgamma(sizes[a]) - math.lgamma(sizes[b])
+    m = 0
+    for r in range(len(pseudo)):
+        sign = 1.0
+        if r == missing[m]:
+            sign = -1.0
+            m += 1
+        x, y, p = counts[r, a], counts[r, b], pseudo[r]
+        if x and y:  # otherwise the cell says the same before and after
+            gain += sign * (math.lgamma(x + y + p) + math.lgamma(p))
+            gain -= sign * (math.lgamma(x + p) + math.lgamma(y + p))
+    return gain
+
+
+@compiled
+def join_greedily(
+    counts: Array, sizes: Array, missing: Array, pseudo: Array, log_concentration: float
+) -> Array:
+    """Join the two clusters that gain most while any gain; return the new cluster of each.
+
+    `counts` (cells, clusters) and `sizes` are written over.
+    """
+    n = len(sizes)
+    gains = np.full((n, n), -np.inf)
+    for a in range(n):
+        for b in range(a):
+            gains[a, b] = _merge_gain(a, b, counts, sizes, missing, pseudo)
+    owner = np.arange(n)
+    while True:
+        best = int(np.argmax(gains))
+        b, a = best // n, best % n  # a is the smaller number
+        if not gains[b, a] > log_concentration:
+            break
+        sizes[a] += sizes[b]
+        counts[:, a] += counts[:, b]
+        owner[owner == b] = a
+        gains[b, :] = -np.inf
+        gains[:, b] = -np.inf
+        for k in range(n):
+            if k != a and owner[k] == k:
+                low, high = min(a, k), max(a, k)
+                gains[high, low] = _merge_gain(high, low, counts, sizes, missing, pseudo)
+    found = np.empty(n, np.int32)
+    n_found = 0
+    for k in range(n):
+        if owner[k] == k:
+            found[k] = n_found
+            n_found += 1
+        else:
+            found[k] = found[owner[k]]
+    return found
+
+
+@compiled
 def nearest_rows(patterns: Array, kept: Array) -> Array:
     """Return which of the kept patterns shares most labels with each pattern; first of equals."""
     found = np.zeros(len(patterns), np.int32)

@@ -27,6 +27,7 @@ from scipy.special import gammaln
 
 from distclust.ensembles._numerics import (
     count_cells,
+    join_greedily,
     nearest_rows,
     propose,
     sweep_groups,
@@ -34,7 +35,13 @@ from distclust.ensembles._numerics import (
 )
 from distclust.ensembles.label_rows import Array, Floats, Integers, LabelRows
 from distclust.ensembles.labels import LabelMatrix
-from distclust.ensembles.multinomial_mixture import log_probabilities, responsibilities
+from distclust.ensembles.multinomial_mixture import (
+    EMOptions,
+    climb,
+    log_probabilities,
+    responsibilities,
+)
+from distclust.ensembles.multinomial_mixture import begin as begin_mixture
 from distclust.errors import InputError
 from distclust.mixtures.chains import Sampler
 from distclust.mixtures.concentration import Concentration, EscobarWest, log_partition
@@ -43,6 +50,8 @@ from distclust.validation import check_choice, check_integer, check_real
 Int32s = npt.NDArray[np.int32]
 
 START_ROWS = 200  # distinct rows that a chain starts from, the most frequent ones
+START_COMPONENTS = (2, 4, 8, 16, 32, 64)
+START_OPTIONS = EMOptions(max_iterations=100, tolerance=1e-6, epsilon=1e-3)
 RESTRICTED_SCANS = 4
 DEFAULT_CONCENTRATION = EscobarWest()
 
@@ -133,6 +142,10 @@ class DirichletEnsembleSampler(Sampler[EnsembleState]):
         "mixed", "distinct" or "single". From distinct rows: the 200 most frequent ones are a
         cluster each, and others go where most labels agree. From one cluster: chains are known
         to stick. "mixed": even chains start from distinct rows, odd ones from one cluster.
+
+        With ``collapse=True`` large groups hardly ever move, and a chain stays near its start.
+        So "mixed" starts each chain from mixtures of multinomials of its own, with 2 to 64
+        components that are then joined as long as that gains: the most likely partition.
     """
 
     labels_of_rows: LabelRows
@@ -224,13 +237,14 @@ class DirichletEnsembleSampler(Sampler[EnsembleState]):
 
     def begin(self, chain: int, generator: np.random.Generator) -> EnsembleState:
         """Return the partition that a chain starts from; see `start`."""
-        cells = self.cells
-        is_single = self.start == "single" or (self.start == "mixed" and chain % 2 == 1)
-        if is_single:
-            assignments = np.zeros(len(cells.pattern_of), np.int32)
-        else:
-            assignments = _from_distinct_rows(cells)
         value = self.concentration_step.start()
+        is_odd = self.start == "mixed" and chain % 2 == 1
+        if self.start == "single" or (is_odd and not self.collapse):
+            assignments = np.zeros(len(self.cells.pattern_of), np.int32)
+        elif self.collapse and self.start == "mixed":
+            assignments = self._from_mixtures(value, generator)
+        else:
+            assignments = _from_distinct_rows(self.cells)
         n = int(assignments.max()) + 1
         joint = self.log_joint(assignments, value)
         return EnsembleState(assignments, generator, 0, joint, value, n)
@@ -323,6 +337,39 @@ class DirichletEnsembleSampler(Sampler[EnsembleState]):
             n,
             z,
         )
+
+    def _from_mixtures(self, concentration: float, rng: np.random.Generator) -> Int32s:
+        """Return the most likely of the partitions that mixtures of several sizes give."""
+        labels = self._distinct
+        found = np.zeros(labels.n_rows, np.int32)
+        best = self.log_joint(found, concentration)
+        for n in START_COMPONENTS:
+            fit = climb(labels, begin_mixture(labels, n, rng), START_OPTIONS)
+            chosen = responsibilities(labels, fit.shares, fit.theta).argmax(axis=1)
+            compact = np.unique(chosen, return_inverse=True)[1].astype(np.int32)
+            joined = self._joined(compact, concentration)
+            joint = self.log_joint(joined, concentration)
+            if joint > best:
+                found, best = joined, joint
+        return found
+
+    def _joined(self, assignments: Int32s, concentration: float) -> Int32s:
+        """Return a partition whose clusters were joined while that gains."""
+        cells = self.cells
+        counts, sizes = self._counts(assignments)
+        log_concentration = math.log(concentration)
+        names = join_greedily(counts, sizes, cells.missing, cells.pseudo, log_concentration)
+        found: Int32s = names[assignments]
+        return found
+
+    @property
+    def _distinct(self) -> LabelRows:
+        """The items of a sampler with ``collapse=True``."""
+        labels, cells = self.labels_of_rows, self.cells
+        first = cells.missing - labels.n_labels
+        codes = np.where(cells.patterns == cells.missing, -1, cells.patterns - first)
+        kind = labels.codes.dtype
+        return LabelRows.of(codes.astype(kind), labels.n_labels, cells.multiplicities)
 
     def _counts(self, assignments: Int32s) -> tuple[Integers, Integers]:
         cells, n = self.cells, int(assignments.max()) + 1
@@ -425,12 +472,17 @@ def betas_of(beta: float | Array | str, n_labels: Integers) -> Floats:
 
 
 def _from_distinct_rows(cells: Cells) -> Int32s:
-    n_patterns = len(cells.patterns)
-    many = np.bincount(cells.pattern_of, cells.multiplicities, minlength=n_patterns)
-    kept = np.sort(np.argsort(-many, kind="stable")[:START_ROWS])
-    groups = nearest_rows(cells.patterns, kept)
-    found: Int32s = groups[cells.pattern_of]
+    """Return clusters around the most frequent rows."""
+    kept = np.sort(_by_frequency(cells)[:START_ROWS])
+    found: Int32s = nearest_rows(cells.patterns, kept)[cells.pattern_of]
     return found
+
+
+def _by_frequency(cells: Cells) -> npt.NDArray[np.intp]:
+    """Return distinct rows, frequent ones first."""
+    n = len(cells.patterns)
+    many = np.bincount(cells.pattern_of, cells.multiplicities, minlength=n)
+    return np.argsort(-many, kind="stable")
 
 
 def _log_labels(counts: Integers, cells: Cells) -> float:

@@ -219,7 +219,8 @@ def test_sweep__keeps_count_of_clusters(rng):
     """Clusters are born, die and take each other's places; tables grow."""
     codes = rng.integers(-1, 6, size=(150, 4)).astype(np.int8)
     for collapse in (False, True):
-        sampler = make_sampler(codes, [6] * 4, 0.3, 60.0, collapse=collapse)
+        options = {"collapse": collapse, "start": "single"}
+        sampler = make_sampler(codes, [6] * 4, 0.3, 60.0, **options)
         state = begin(sampler, chain=1)
         most = 0
         for _ in range(8):
@@ -340,6 +341,42 @@ def test_starts__are_distinct_rows_or_one_cluster(monkeypatch):
     state = begin(sampler)
     assert state.n_clusters == 2
     assert state.assignments[0] == state.assignments[1] == state.assignments[5]
+
+
+def noisy_groups(n=3000, seed=0):
+    """Return four groups that five bases tell apart, but for errors."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(4, size=n)
+    codes = np.stack([rng.permutation(6)[truth] for _ in range(5)], axis=1)
+    wrong = rng.random(codes.shape) < 0.08
+    return np.where(wrong, (codes + 1) % 6, codes).astype(np.int8), truth
+
+
+@pytest.mark.parametrize("chain", [0, 1])
+def test_collapsed_chains__find_groups(chain):
+    codes, truth = noisy_groups()
+    sampler = make_sampler(codes, [6] * 5, 1.0, 1.0, collapse=True)
+    state = begin(sampler, chain)
+    for _ in range(20):
+        state = sampler.sweep(sampler.cells, state)
+    assert state.n_clusters == 4
+    assert adjusted_rand_score(sampler.labels(state), truth) > 0.95
+
+
+def test_joining__stops_where_no_pair_gains():
+    codes, _ = noisy_groups(300, 1)
+    sampler = make_sampler(codes, [6] * 5, 1.0, 1.0, collapse=True)
+    apart = np.arange(len(sampler.cells.patterns), dtype=np.int32) % 40
+    found = sampler._joined(apart, 1.0)
+    joint = sampler.log_joint(found, 1.0)
+    assert joint > sampler.log_joint(apart, 1.0)
+    n = found.max() + 1
+    assert 1 < n < 40
+    for a, b in itertools.combinations(range(n), 2):
+        names = np.arange(n)
+        names[b] = a
+        names = np.unique(names, return_inverse=True)[1].astype(np.int32)
+        assert sampler.log_joint(names[found], 1.0) < joint + 1e-9
 
 
 @pytest.mark.parametrize("collapse", [False, True])
