@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PARAMETERS = (
     *("family", "concentration", "sampler", "n_chains", "max_sweeps", "init", "split_merge"),
-    *("stop", "concentration_prior", "n_components", "rhat", "min_samples"),
+    *("stop", "concentration_prior", "truncation", "rhat", "min_samples"),
 )
 ENSEMBLE_PARAMETERS = (
     *("method", "n_clusters", "n_bases", "bases", "base_clusters", "beta", "concentration"),
@@ -135,9 +135,7 @@ def view_options(command: Command) -> Command:
     metavar="SHAPE RATE",
     help="Gamma prior of the concentration.  [default: 1 1]",
 )
-@click.option(
-    "--components", "--n-components", "n_components", type=int, help="blocked: most clusters."
-)
+@click.option("--truncation", type=int, help="blocked: most clusters.  [default: 50]")
 @click.option(
     "--row-weights",
     help="Column of a table that says how many equal rows a row stands for; no feature.",
