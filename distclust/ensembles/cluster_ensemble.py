@@ -75,8 +75,9 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         square root of the number of rows and the root, 32 at most.
     beta
         "dpce": total pseudo-count of each base, one number or one a base, or "labels" for one
-        a label. Bases that are cut from the same features are nested; a large `beta` keeps
-        them from splitting the consensus.
+        a label. Bases that are cut from the same features, as those of k-means, are nested
+        rather than independent, and a small `beta` lets them split the consensus ever more
+        with more rows: a few per cent of the number of rows keeps it together.
     concentration
         "dpce": "gamma" to draw it, or a number.
     n_chains, max_sweeps
