@@ -10,11 +10,13 @@ from pathlib import Path
 
 from benchmarks import (
     data,
+    ensembles,
     ingest,
     kpca,
     large,
     large_plan,
     large_quality,
+    mixtures,
     quality_bhc,
     quality_rose,
     sets,
@@ -49,6 +51,8 @@ def all_problems() -> dict[str, Problem]:
         sets,
         sets_load,
         sets_quality,
+        mixtures,
+        ensembles,
     )
     return {problem.name: problem for module in modules for problem in module.problems()}
 
