@@ -22,6 +22,7 @@ from distclust.engine import (
     current_client,
     fingerprint_of,
     held_rows,
+    local_threads,
     map_blocks,
     opened,
     passing_vault,
@@ -50,11 +51,14 @@ from distclust.mixtures.point_estimates import best_draw, canonical
 from distclust.mixtures.similarity import coassignment, confidence
 from distclust.mixtures.starts import STARTS
 from distclust.mixtures.urn import UrnSampler
-from distclust.seeding import check_seed
+from distclust.seeding import Keys, check_seed, row_hashes, row_keys
 from distclust.store import Matrix
 from distclust.store.objects import checksum
 from distclust.trees.data import check_row_weights, first_look, resolve_family
+from distclust.trees.evaluate import DirichletProcess
+from distclust.trees.optimise import LearningPlan, fit_tree
 from distclust.trees.prediction import cluster_log_proba, log_density
+from distclust.trees.search import SearchPlan
 from distclust.validation import check_choice, check_flag, check_integer, check_real
 
 Floats = npt.NDArray[np.float64]
@@ -64,6 +68,7 @@ SAMPLERS = ("collapsed", "blocked-dma", "blocked-tdp")
 
 _SHARE_OF_MEMORY = 0.8
 _ROW_BYTES = 64  # of a chain for each row: labels, uniforms, copies
+_SCALE_ROWS = 512  # that tell the scale of a prior
 _COMPONENTS = 50  # of the blocked samplers, if nothing is said
 
 
@@ -265,6 +270,7 @@ class DPMixture(ClusterMixin, BaseEstimator):
         self._columns, self._row_weights = matrix.columns, weights
         self._seed = check_seed(self.random_state, f"{where}: random_state")
         self._rows: RowArray = held_rows(matrix)
+        self.family_ = _with_scale(family, self._rows, row_keys(matrix.row_ids))
 
     def _fit_rows(self, vault: Vault | None) -> None:
         """Run the chains on rows that are held, and keep what they say."""
@@ -490,3 +496,16 @@ class DPMixture(ClusterMixin, BaseEstimator):
         tags.input_tags.sparse = not isinstance(self.family, str) or self.family != "auto"
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _with_scale(family: Family, rows: RowArray, keys: Keys) -> Family:
+    """Choose the scale that a prior leaves open by trees of a sample, as for `BHC`.
+
+    The sample follows from the ids of the rows, so that no seed has a part in the prior.
+    """
+    if not family.scale_grid:
+        return family
+    sample = np.sort(np.argsort(row_hashes(0, keys, "scale"), kind="stable")[:_SCALE_ROWS])
+    stats = family.accumulate(rows[sample], np.arange(len(sample)), len(sample))
+    search = SearchPlan(mixing=DirichletProcess(1.0), threads=local_threads())
+    return fit_tree(family, stats, search, LearningPlan()).family
