@@ -81,6 +81,20 @@ def warm_stores(data: dict[str, Any], folder: Path) -> None:
     distclust.BayesianSets().fit(binary).warm().query([0, 1], k=5)
 
 
+def warm_mixtures(data: dict[str, Any]) -> None:
+    """Run short chains of every sampler, and let clusterings agree."""
+    for table in data.values():
+        distclust.DPMixture(n_chains=2, max_sweeps=8, stop=None, random_state=0).fit(table)
+    for name in ("binary", "words", "reals"):
+        distclust.DPMixture(
+            sampler="blocked-dma", n_chains=2, max_sweeps=8, stop=None, random_state=0
+        ).fit(data[name])
+    for method in ("dpce", "bce"):
+        distclust.ClusterEnsemble(
+            method, n_clusters=3, n_chains=2, max_sweeps=8, stop=None, random_state=0
+        ).fit(data["reals"])
+
+
 def warm_projections(data: dict[str, Any]) -> None:
     """Fit projections."""
     distclust.PPCA(2).fit(data["reals"])
@@ -107,6 +121,7 @@ def main() -> int:
         for table in data.values():
             warm_trees(table)
         warm_stores(data, Path(temporary))
+        warm_mixtures(data)
         warm_projections(data)
     cold = sorted(cold_functions())
     folder = cache_folder()
