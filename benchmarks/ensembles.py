@@ -61,25 +61,32 @@ def make_sweep_sizes(size: Size) -> SweepSizes:
     return SweepSizes(200, 3, 5, 4, 3, 2, 1)
 
 
-def planted_labels(sizes: SweepSizes) -> Array:
-    """Labels of bases that are right for most rows, and guess for the others."""
+def planted_labels(sizes: SweepSizes) -> tuple[Array, npt.NDArray[np.int32]]:
+    """Labels drawn from the model itself with beta = 1, and the clusters they came from.
+
+    Labels that err uniformly would not do: the prior wants few labels a cluster, and chains
+    then split clusters to have them.
+    """
     random = np.random.default_rng(0)
     truth = random.integers(0, sizes.clusters, sizes.rows)
-    columns = []
-    for _ in range(sizes.bases):
-        names = random.permutation(np.arange(sizes.clusters) % sizes.labels)
-        guessed = random.integers(0, sizes.labels, sizes.rows)
-        columns.append(np.where(random.random(sizes.rows) < 0.9, names[truth], guessed))
-    return np.stack(columns, axis=1).astype(np.int8)
+    chances = random.dirichlet(
+        np.full(sizes.labels, 1 / sizes.labels), (sizes.bases, sizes.clusters)
+    )
+    sums = chances.cumsum(axis=2)
+    drawn = random.random((sizes.bases, sizes.rows, 1))
+    codes = (sums[:, truth] < drawn).sum(axis=2)
+    return np.minimum(codes.T, sizes.labels - 1).astype(np.int8), truth.astype(np.int32)
 
 
 def run_sweep(sizes: SweepSizes) -> Results:
     """Ours and plain numpy from the same state, in turn."""
-    codes = planted_labels(sizes)
+    codes, truth = planted_labels(sizes)
     n_labels = np.full(sizes.bases, sizes.labels)
-    whole = DirichletEnsembleSampler.of(codes, n_labels, start="distinct")
+    whole = DirichletEnsembleSampler.of(codes, n_labels, start="single")
     bare = replace(whole, n_proposals=0)
+    # From the planted clusters: the target is for about as many.
     state = whole.begin(0, np.random.default_rng(0))
+    state = replace(state, assignments=truth.copy(), n_clusters=sizes.clusters)
     for _ in range(sizes.first):
         state = whole.sweep(whole.open(), state)
     found = {"whole": math.inf, "bare": math.inf, "numpy": math.inf}

@@ -123,7 +123,7 @@ def test_numpyro__density_and_weights_are_those_of_its_mixture() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_numpy_sweep__draws_what_ours_draws(seed: int) -> None:
     sizes = ensembles.SweepSizes(80, 3, 5, 4, 0, 0, 1)
-    codes = ensembles.planted_labels(sizes)
+    codes, _ = ensembles.planted_labels(sizes)
     n_labels = np.full(3, 5)
     sampler = DirichletEnsembleSampler.of(codes, n_labels)
     random = np.random.default_rng(seed)
