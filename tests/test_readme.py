@@ -82,6 +82,20 @@ def test_docs__what_the_page_of_projections_shows_runs(tmp_path: Path) -> None:
     )
 
 
+def test_docs__what_the_page_of_mixtures_shows_runs(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "mixtures.md"
+    if not page.is_file():
+        pytest.skip("the pages are not part of an installed package")
+    code = "\n".join(code_blocks(page))
+    assert "coassignment" in code
+    subprocess.run(
+        [sys.executable, "-W", "error::UserWarning", "-c", code],
+        check=True,
+        cwd=tmp_path,
+        timeout=200,
+    )
+
+
 def test_readme__every_python_block_is_run() -> None:
     assert len(code_blocks()) == 4
 
