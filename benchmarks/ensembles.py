@@ -135,20 +135,25 @@ def numpy_sweep(
         own = z[i]
         sizes[own] -= 1.0
         counts[own, cells[i]] -= 1.0
-        if sizes[own] == 0.0:
+        logs = np.log(counts[:n, cells[i]] + pseudo).sum(axis=1)
+        with np.errstate(divide="ignore"):  # nobody goes to the cluster that a row leaves empty
+            logs += np.log(sizes[:n]) - n_bases * np.log(sizes[:n] + beta)
+        logs = np.append(logs, log_new)
+        sums = np.cumsum(np.exp(logs - logs.max()))
+        chosen = min(int(np.searchsorted(sums, uniforms[i] * sums[-1], side="right")), n)
+        is_empty = sizes[own] == 0.0
+        if chosen == n and is_empty:
+            chosen = own  # alone before, alone again
+        elif chosen == n:
+            n += 1
+        z[i] = chosen
+        sizes[chosen] += 1.0
+        counts[chosen, cells[i]] += 1.0
+        if is_empty and chosen != own:
             n -= 1
             sizes[own], counts[own] = sizes[n], counts[n]
             z[z == n] = own
             sizes[n], counts[n] = 0.0, 0.0
-        logs = np.log(counts[:n, cells[i]] + pseudo).sum(axis=1)
-        logs += np.log(sizes[:n]) - n_bases * np.log(sizes[:n] + beta)
-        logs = np.append(logs, log_new)
-        sums = np.cumsum(np.exp(logs - logs.max()))
-        chosen = min(int(np.searchsorted(sums, uniforms[i] * sums[-1], side="right")), n)
-        n += chosen == n
-        z[i] = chosen
-        sizes[chosen] += 1.0
-        counts[chosen, cells[i]] += 1.0
 
 
 def summarise_sweep(results: Results) -> str:
