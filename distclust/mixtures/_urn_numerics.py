@@ -10,6 +10,9 @@ over lanes are vector instructions. Figure 0 is the logarithm of the size; those
 follow. They are made from the statistics alone. A row that stays where it was changes
 nothing: its own cluster without it is scored apart. Sums of logarithms are logarithms of
 products, taken before the product could overflow.
+
+Functions that call others pass on plain arrays and no literal whole numbers: a tuple of arrays
+is counted up and down at each step, and a literal makes for another compilation.
 """
 
 from __future__ import annotations
@@ -203,27 +206,27 @@ def predictive(
     g: int,
     i: int,
     load: float,
-    held: bool,
+    taken: float,
 ) -> float:
     """Return log p(`load` copies of row i | group), for one part.
 
-    With `held` the statistics hold the copies already, and are taken without them. Constants
-    of the row alone are left out.
+    The statistics are taken without `taken` copies, `load` where they hold the row and 0
+    otherwise. Constants of the row alone are left out.
     """
     kind = program[p, KIND]
     if kind == DIAGONAL:
-        return _predict_diagonal(program, params, dense, p, stats, g, i, load, held)
+        return _predict_diagonal(program, params, dense, p, stats, g, i, load, taken)
     if kind == GAUSSIAN:
-        return _predict_gaussian(program, params, dense, p, stats, g, i, load, held)
+        return _predict_gaussian(program, params, dense, p, stats, g, i, load, taken)
     if kind == LEVELS:
-        return _predict_levels(program, params, pointers, tokens, p, stats, g, i, load, held)
+        return _predict_levels(program, params, pointers, tokens, p, stats, g, i, load, taken)
     if kind == BINARY:
-        return _predict_binary(program, params, pointers, tokens, p, stats, g, i, load, held)
+        return _predict_binary(program, params, pointers, tokens, p, stats, g, i, load, taken)
     if kind == MULTINOMIAL:
         return _predict_multinomial(
-            program, params, pointers, tokens, values, p, stats, g, i, load, held
+            program, params, pointers, tokens, values, p, stats, g, i, load, taken
         )
-    return _predict_poisson(program, params, pointers, tokens, values, p, stats, g, i, load, held)
+    return _predict_poisson(program, params, pointers, tokens, values, p, stats, g, i, load, taken)
 
 
 @compiled
@@ -236,13 +239,12 @@ def _predict_diagonal(
     g: int,
     i: int,
     load: float,
-    held: bool,
+    taken: float,
 ) -> float:
     """Student densities; equal powers share one logarithm."""
     size, at = program[p, COLUMNS], program[p, STATS]
     first, flag = program[p, DENSE], program[p, FLAG]
     own = program[p, PARAMS]
-    taken = load if held else 0.0
     value, gammas, widths, last = 0.0, 0.0, 1.0, -1.0
     growth = 1.0
     power = 0.0
@@ -288,12 +290,11 @@ def _predict_gaussian(
     g: int,
     i: int,
     load: float,
-    held: bool,
+    taken: float,
 ) -> float:
     size, first = program[p, COLUMNS], program[p, DENSE]
     own = program[p, PARAMS]
     strength, degrees = params[own + size * size], params[own + size * size + 1]
-    taken = load if held else 0.0
     n = stats[g, 0] - taken
     total = strength + n
     factor, centre = np.empty((size, size)), np.empty(size)
@@ -425,12 +426,11 @@ def _predict_levels(
     g: int,
     i: int,
     load: float,
-    held: bool,
+    taken: float,
 ) -> float:
     """Shares of the levels of a row; params: alpha (L), column (L), start (D + 1), total (D)."""
     size, at, own = program[p, COLUMNS], program[p, STATS], program[p, PARAMS]
     n_levels = program[p, DENSE]
-    taken = load if held else 0.0
     value, product = 0.0, 1.0
     for e in range(pointers[p, i], pointers[p, i + 1]):
         level = tokens[e]
@@ -462,12 +462,11 @@ def _predict_binary(
     g: int,
     i: int,
     load: float,
-    held: bool,
+    taken: float,
 ) -> float:
     """All columns as if they were zero, then those that are one."""
     size, at, own = program[p, COLUMNS], program[p, STATS], program[p, PARAMS]
     alpha, beta = own, own + size
-    taken = load if held else 0.0
     n = stats[g, 0] - taken
     value = 0.0
     for d in range(size):
@@ -496,7 +495,7 @@ def _predict_multinomial(
     g: int,
     i: int,
     load: float,
-    held: bool,
+    taken: float,
 ) -> float:
     size, at, own = program[p, COLUMNS], program[p, STATS], program[p, PARAMS]
     total = 0.0
@@ -504,12 +503,10 @@ def _predict_multinomial(
         total += stats[g, at + d]
     value, drawn = 0.0, 0.0
     for e in range(pointers[p, i], pointers[p, i + 1]):
-        d, x = tokens[e], load * values[e]
-        taken = x if held else 0.0
-        value += log_rising(params[own + d] + (stats[g, at + d] - taken), x)
+        d, x = tokens[e], values[e]
+        value += log_rising(params[own + d] + (stats[g, at + d] - taken * x), load * x)
         drawn += x
-    total -= drawn if held else 0.0
-    return value - log_rising(params[own + size] + total, drawn)
+    return value - log_rising(params[own + size] + (total - taken * drawn), load * drawn)
 
 
 @compiled
@@ -524,12 +521,11 @@ def _predict_poisson(
     g: int,
     i: int,
     load: float,
-    held: bool,
+    taken: float,
 ) -> float:
     """Negative binomials: all columns as if they were zero, then those that are not."""
     size, at, own = program[p, COLUMNS], program[p, STATS], program[p, PARAMS]
     gaps = program[p, FLAG] == GAPS
-    taken = load if held else 0.0
     value = 0.0
     for d in range(size):
         n = (stats[g, at + 1 + size + d] if gaps else stats[g, 0]) - taken
@@ -687,7 +683,7 @@ def _refresh_gaussian(
     """
     size, to = program[p, COLUMNS], program[p, CACHE]
     factor, centre = np.empty((size, size)), np.empty(size)
-    log_det = _factorise(program, params, dense, p, stats, g, 0, 0.0, factor, centre)
+    log_det = _factorise(program, params, dense, p, stats, g, g, 0.0, factor, centre)
     e = to + size
     for a in range(size):
         cache[b, to + a, lane] = centre[a]
@@ -1237,12 +1233,13 @@ def alone(
 
     With them goes what the partition says of copies that open a cluster, log Gamma(weight).
     """
+    nothing = zeros.shape[0] - 1
     for i in range(log_new.shape[0]):
         load = loads[i]
         value = math.lgamma(load)
         for p in range(program.shape[0]):
             value += predictive(
-                program, params, dense, pointers, tokens, values, p, zeros, 0, i, load, False
+                program, params, dense, pointers, tokens, values, p, zeros, nothing, i, load, 0.0
             )
         log_new[i] = value
 
@@ -1259,10 +1256,11 @@ def refresh_all(
     stats: FloatArray,
     cache: FloatArray,
     n_clusters: int,
+    anything: int,
 ) -> None:
-    """Fill the caches of all clusters."""
+    """Fill the caches of all clusters; `anything` is -1."""
     for k in range(n_clusters):
-        refresh(program, params, dense, pointers, tokens, stats, k, cache, -1)
+        refresh(program, params, dense, pointers, tokens, stats, k, cache, anything)
 
 
 @compiled
@@ -1313,7 +1311,7 @@ def log_weights(
                 if k != own:
                     weights[k // LANES, k % LANES] += predictive(
                         program, params, dense, pointers, tokens, values, p, stats, k, i, load,
-                        False,
+                        0.0,
                     )  # fmt: skip
         elif kind == DIAGONAL:
             if program[p, FLAG] == ALIKE:
@@ -1347,7 +1345,7 @@ def log_weights(
         if leaves:
             if value != value:
                 value = predictive(
-                    program, params, dense, pointers, tokens, values, p, stats, own, i, load, True
+                    program, params, dense, pointers, tokens, values, p, stats, own, i, load, load
                 )
             mine += value
     new = log_concentration + log_new[i]
@@ -1431,7 +1429,7 @@ def visit(
         if n_clusters == stats.shape[0]:
             return step, n_clusters
         i = order[step]
-        own = int(labels[i])
+        own = np.int64(labels[i])
         n_choices = log_weights(
             program, params, dense, pointers, tokens, values, loads, i, own, n_clusters,
             log_concentration, log_new, stats, cache, weights, squares, work,
@@ -1469,13 +1467,13 @@ def visit_two(
 
     With `forced` (one a row of `order`, otherwise empty) the choices are given.
     """
-    total = 0.0
+    total, n_clusters = 0.0, stats.shape[0]
     for step in range(order.shape[0]):
         i = order[step]
-        own = int(labels[i])
+        own = np.int64(labels[i])
         log_weights(
-            program, params, dense, pointers, tokens, values, loads, i, own, 2, -math.inf, log_new,
-            stats, cache, weights, squares, work,
+            program, params, dense, pointers, tokens, values, loads, i, own, n_clusters,
+            -math.inf, log_new, stats, cache, weights, squares, work,
         )  # fmt: skip
         odds = weights[0, 1] - weights[0, 0]
         if forced.shape[0] > 0:
@@ -1489,8 +1487,8 @@ def visit_two(
             total -= math.log1p(math.exp(against))
         if chosen != own:
             move(
-                program, params, dense, pointers, tokens, values, loads, i, own, chosen, labels, 2,
-                stats, cache,
+                program, params, dense, pointers, tokens, values, loads, i, own, chosen, labels,
+                n_clusters, stats, cache,
             )  # fmt: skip
     return total
 

@@ -284,7 +284,7 @@ class CompiledUrn(Urn):
         """Return caches that are filled, and room to work in; one more place than clusters."""
         n_blocks = capacity(len(statistics)) // LANES
         cache = np.ones((n_blocks, self._n_figures, LANES))
-        refresh_all(*self._parts, statistics, cache, n_clusters)
+        refresh_all(*self._parts, statistics, cache, n_clusters, -1)
         work = np.empty((1 + self._parts.dense.shape[1], LANES))
         return Room(cache, np.empty((n_blocks, LANES)), np.empty((n_blocks, LANES)), work)
 
