@@ -198,7 +198,8 @@ def dpmixture(input: str, **options: Any) -> None:
 @click.option(
     "--beta",
     type=NumberOrWord(),
-    help="dpce: total pseudo-count of a base, or labels: one a label.  [default: 1]",
+    help="dpce: total pseudo-count of a base, or labels: one a label.  [default: 1 for labels, "
+    "by the number of rows for bases that are made]",
 )
 @chain_options
 @click.option(

@@ -43,6 +43,8 @@ from distclust.validation import check_choice, check_flag, check_integer, check_
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
 
+AUTO = "auto"
+
 _PREDICTED_ROWS = 1 << 16
 
 
@@ -75,9 +77,10 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         square root of the number of rows and the root, 32 at most.
     beta
         "dpce": total pseudo-count of each base, one number or one a base, or "labels" for one
-        a label. Bases that are cut from the same features, as those of k-means, are nested
-        rather than independent, and a small `beta` lets them split the consensus ever more
-        with more rows: a few per cent of the number of rows keeps it together.
+        a label. Bases that are cut from the same features are nested rather than independent,
+        and a small `beta` lets them split the consensus ever more, the more rows there are.
+        "auto": 1 for labels that are given; for bases that `fit` makes, a thirtieth of the
+        number of rows, at least 100 or, of few rows, a third of them.
     concentration
         "dpce": "gamma" to draw it, or a number.
     n_chains, max_sweeps
@@ -175,7 +178,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         n_bases: int = 10,
         bases: Any = "kmeans",
         base_clusters: Any = None,
-        beta: Any = 1.0,
+        beta: Any = "auto",
         concentration: float | str = "gamma",
         n_chains: int = 4,
         max_sweeps: int = 1000,
@@ -386,7 +389,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         return DirichletEnsembleSampler.of(
             self._items.codes,
             self._labels.n_labels,
-            beta=self.beta,
+            beta=self._beta(),
             concentration=concentration_of(self.concentration, "concentration"),
             collapse=bool(self.collapse),
             weights=self._items.counts,
@@ -563,6 +566,13 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
 
     # ---- small parts ----------------------------------------------------------------------
 
+    def _beta(self) -> Any:
+        """Return the pseudo-counts of bases; "auto" follows from where labels come from."""
+        if isinstance(self.beta, str) and self.beta == AUTO:
+            n_rows = self._labels.n_rows
+            return max(min(100.0, n_rows / 3), n_rows / 30) if self._bases else 1.0
+        return self.beta
+
     def _agreement(self) -> Agreement:
         return Agreement(float(self.rhat), float(self.min_samples))
 
@@ -591,7 +601,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         check_real(self.rhat, f"{where}: rhat", above=1.0)
         check_real(self.min_samples, f"{where}: min_samples", at_least=0.0)
         concentration_of(self.concentration, f"{where}: concentration")
-        if np.ndim(self.beta) == 0:
+        if np.ndim(self.beta) == 0 and not (isinstance(self.beta, str) and self.beta == AUTO):
             betas_of(self.beta, np.ones(1, np.int64))
 
     def __sklearn_tags__(self) -> Any:
