@@ -359,7 +359,8 @@ def _fit_chain(
     else:
         rows = sp.csr_array(rows, dtype=np.float64)
     family = _family_of(rows, columns, where)
-    sampler = UrnSampler(rows, family, EscobarWest())
+    # From one cluster: starts with many may end in the mode of one cluster for almost each row.
+    sampler = UrnSampler(rows, family, EscobarWest(), "single")
     place, state = sampler.open(), sampler.begin(0, generator(seed, "chain"))
     for _ in range(recipe.sweeps):
         state = sampler.sweep(place, state)

@@ -200,11 +200,13 @@ def test_best_sample_has_the_highest_log_joint(uncertain):
     assert adjusted_rand_score(best, model.labels_) == 1.0
 
 
-def test_confidence_of_rows(uncertain):
-    model = make("dpce").fit_labels(uncertain)
-    together = model.coassignment(np.arange(len(uncertain)))
+@pytest.mark.parametrize("kind", ["dpce", "collapsed"])
+def test_confidence_of_rows(uncertain, kind):
+    labels = np.concatenate([uncertain, uncertain[:9]])
+    model = make(kind).fit_labels(labels)
+    together = model.coassignment(np.arange(len(labels)))
     for i, label in enumerate(model.labels_):
-        others = np.flatnonzero((model.labels_ == label) & (np.arange(len(uncertain)) != i))
+        others = np.flatnonzero((model.labels_ == label) & (np.arange(len(labels)) != i))
         if len(others):
             assert model.confidence_[i] == pytest.approx(together[i, others].mean())
 
