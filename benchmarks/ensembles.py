@@ -191,17 +191,18 @@ _PIECE = 250_000
 
 @dataclass(frozen=True)
 class LargeSizes:
-    """Rows, planted clusters, bases, and sweeps of DPCE."""
+    """Rows, planted clusters, bases, sweeps of DPCE, and workers."""
 
     rows: int
     clusters: int
     bases: int
     sweeps: int
+    workers: int = 2
 
 
 def make_large_sizes(size: Size) -> LargeSizes:
     """Two million rows, ten bases."""
-    return LargeSizes(2_000_000, 20, 10, 200) if size == "full" else LargeSizes(600, 3, 3, 4)
+    return LargeSizes(2_000_000, 20, 10, 200) if size == "full" else LargeSizes(600, 3, 3, 4, 1)
 
 
 def blobs(n_rows: int, n_clusters: int) -> Iterator[tuple[Array, Array]]:
@@ -233,6 +234,7 @@ def run_large(sizes: LargeSizes) -> Results:
         "rows": sizes.rows,
         "clusters": sizes.clusters,
         "bases": sizes.bases,
+        "workers": sizes.workers,
         "methods": found,
     }
 
@@ -251,7 +253,8 @@ def _fit_apart(
     method: str, store: str, labels: Path, sizes: LargeSizes, parameters: dict[str, Any]
 ) -> dict[str, Any]:
     command = [sys.executable, "-m", "benchmarks.ensembles_fit", method, store, str(labels)]
-    command += ["--bases", str(sizes.bases), "--parameters", json.dumps(parameters)]
+    command += ["--bases", str(sizes.bases), "--workers", str(sizes.workers)]
+    command += ["--parameters", json.dumps(parameters)]
     root = Path(__file__).parents[1]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=root)
     if done.returncode:
@@ -290,8 +293,8 @@ def summarise_large(results: Results) -> str:
     header += ["clusters", "adjusted Rand index", "mean base", "best base"]
     return (
         f"{results['rows']:,} rows x {LARGE_COLUMNS} in a store, {results['clusters']} planted "
-        f"clusters that overlap, {results['bases']} k-means bases, two workers. A method that "
-        f"holds a matrix of rows by rows would need {matrix:,.3g} TB of 4-byte numbers.\n\n"
+        f"clusters that overlap, {results['bases']} k-means bases, {results['workers']} workers. "
+        f"A matrix of rows by rows would need {matrix:,.3g} TB of 4-byte numbers.\n\n"
         + table(header, lines)
     )
 

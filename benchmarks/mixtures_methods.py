@@ -190,6 +190,8 @@ def sklearn_variational(race: Race) -> Iterator[Step]:
     class Watched(BayesianGaussianMixture):  # type: ignore[misc]
         """Tells of every iteration."""
 
+        begun = 0.0
+
         def _print_verbose_msg_iter_end(self, *arguments: Any) -> None:
             now = time.perf_counter()
             kept = _student_mixture(self)

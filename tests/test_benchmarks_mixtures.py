@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -30,7 +31,8 @@ def make_race(**options: Any) -> mixtures_methods.Race:
 def method_of(values: list[float], seconds: float = 1.0) -> mixtures_methods.Method:
     def method(race: mixtures_methods.Race) -> Iterator[mixtures_methods.Step]:
         for value in values:
-            yield mixtures_methods.Step(seconds, lambda v=value: np.array([v, v]), lambda: 4)
+            predict = functools.partial(np.full, 2, value)
+            yield mixtures_methods.Step(seconds, predict, lambda: 4)
 
     return method
 
