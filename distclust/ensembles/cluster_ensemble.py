@@ -30,15 +30,15 @@ from distclust.ensembles.dirichlet_ensemble import DirichletEnsembleSampler, bet
 from distclust.ensembles.label_reading import as_labels
 from distclust.ensembles.labels import MISSING, LabelMatrix
 from distclust.errors import ConvergenceWarning, InputError
-from distclust.mixtures.chains import Agreement, Traces, n_kept, run_chains, second_half
+from distclust.mixtures.chain_estimator import ChainEstimator
+from distclust.mixtures.chains import Traces, second_half
 from distclust.mixtures.concentration import concentration_of
-from distclust.mixtures.diagnostics import diagnose
 from distclust.mixtures.point_estimates import canonical
 from distclust.mixtures.similarity import coassignment, coassociation, confidence, neighbour_graph
 from distclust.seeding import check_seed
 from distclust.store import Column, Matrix
 from distclust.store.objects import checksum
-from distclust.validation import check_choice, check_flag, check_integer, check_real
+from distclust.validation import check_choice, check_flag, check_integer
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ AUTO = "auto"
 _PREDICTED_ROWS = 1 << 16
 
 
-class ClusterEnsemble(ClusterMixin, BaseEstimator):
+class ClusterEnsemble(ChainEstimator, ClusterMixin, BaseEstimator):
     r"""What several clusterings agree on.
 
     Base clusterings label the rows; a model of the labels finds the consensus. The rows
@@ -161,15 +161,11 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
     labels_: Labels
     confidence_: Floats
     bases_: tuple[BaseRecord, ...]
-    traces_: dict[str, Floats]
-    draws_: npt.NDArray[Any]
-    diagnostics_: dict[str, Any]
     _columns: tuple[Column, ...]
     _bases: tuple[Base, ...]
     _labels: LabelMatrix
     _items: Items
     _model: ConsensusModel
-    _seed: int
 
     def __init__(
         self,
@@ -309,8 +305,11 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
                 self._fit_items(label(), vault, where)
 
             fit_ensemble_beside(self, fit, fingerprint, results, fresh=fresh, where=where)
-        if not self.agreed_:
-            self._warn()
+        if self.method == "dpce":
+            self._warn_unless_agreed(stacklevel=3)
+        elif not self.agreed_:
+            text = f"The best of {self.n_init} starts did not converge."
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
 
     def _fit_items(self, labels: LabelMatrix, vault: Vault | None, where: str) -> None:
         self._forget()
@@ -372,18 +371,8 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
 
     def _fit_process(self, vault: Vault | None) -> None:
         sampler = self._sampler()
-        keep_every = max(1, self.max_sweeps // n_kept(sampler.n_items, self.n_chains))
-        traces = run_chains(
-            sampler,
-            self.n_chains,
-            self._seed,
-            self.max_sweeps,
-            keep_every=keep_every,
-            agreement=self._agreement() if self.stop is not None else None,
-            name="cluster ensemble",
-            vault=vault,
-        )
-        self._keep_chains(sampler, traces, keep_every)
+        traces = self._run_chains(sampler, "cluster ensemble", vault)
+        self._keep_chains(sampler, traces)
 
     def _sampler(self) -> DirichletEnsembleSampler:
         return DirichletEnsembleSampler.of(
@@ -395,20 +384,11 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
             weights=self._items.counts,
         )
 
-    def _keep_chains(
-        self, sampler: DirichletEnsembleSampler, traces: Traces, keep_every: int
-    ) -> None:
-        names, kept = sampler.scalar_names, second_half(traces.scalars)
-        self.n_sweeps_ = traces.n_sweeps
-        self.traces_ = {name: traces.scalars[:, :, i] for i, name in enumerate(names)}
-        self.draws_ = traces.kept_draws(keep_every)
-        diagnosis = diagnose(names, kept)
-        self.diagnostics_ = diagnosis.as_dict()
-        self.agreed_ = self.stop is None or self._agreement().holds(diagnosis)
-        self.log_joint_ = float(kept[:, :, names.index("log_joint")].mean())
-        self.concentration_ = float(kept[:, :, names.index("concentration")].mean())
+    def _keep_chains(self, sampler: DirichletEnsembleSampler, traces: Traces) -> None:
+        """Set what follows from the draws."""
+        self.log_joint_ = float(second_half(self.traces_["log_joint"]).mean())
         counts = self._items.counts
-        log_joint = log_joint_of_draws(traces, keep_every)
+        log_joint = log_joint_of_draws(traces, self._keep_every(sampler.n_items))
         chosen = choose_partition(self.consensus, self.draws_, log_joint, counts, self._seed)
         self.expected_loss_ = chosen.loss
         rows = self._items.spread(chosen.labels, MISSING)
@@ -418,8 +398,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         self._item_labels = place[chosen.labels]
         said = sampler.consensus(self._item_labels.astype(np.int32), self.concentration_)
         self._model = ConsensusModel("dpce", self._labels.n_labels, said.shares, said.theta)
-        pooled = self.draws_.reshape(-1, self.draws_.shape[2])
-        self._item_confidence = confidence(self._item_labels, pooled, counts)
+        self._item_confidence = confidence(self._item_labels, self._pooled_draws, counts)
 
     def _describe(self) -> None:
         """Set what follows for every row from what is known of items."""
@@ -432,19 +411,6 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         names = ("log_joint_", "log_bound_", "log_likelihood_", "draws_", "expected_loss_")
         for name in (*names, "concentration_", "n_sweeps_", "results_", "version_"):
             self.__dict__.pop(name, None)
-
-    def _warn(self) -> None:
-        if self.method != "dpce":
-            text = f"The best of {self.n_init} starts did not converge."
-        else:
-            rhat = self.diagnostics_["rhat"]
-            worst = max(rhat, key=lambda name: np.nan_to_num(rhat[name], nan=np.inf))
-            text = (
-                f"The chains do not agree after {self.n_sweeps_} sweeps: R-hat of {worst} is "
-                f"{rhat[worst]:.3f}; {self.rhat} was asked for. Raise max_sweeps, or read the "
-                "result as the view of some modes."
-            )
-        warnings.warn(text, ConvergenceWarning, stacklevel=4)
 
     # ---- rows to come ---------------------------------------------------------------------
 
@@ -530,8 +496,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         self._check_chains("coassignment")
         chosen = np.asarray(rows, np.int64)
         items = chosen if self._items.item_of_row is None else self._items.item_of_row[chosen]
-        pooled = self.draws_.reshape(-1, self.draws_.shape[2])
-        found = coassignment(pooled, np.maximum(items, 0))
+        found = coassignment(self._pooled_draws, np.maximum(items, 0))
         unlabelled = items < 0
         found[unlabelled] = 0.0
         found[:, unlabelled] = 0.0
@@ -550,9 +515,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         """Return the traces of "dpce" as an ArviZ tree; needs ``distclust[arviz]``."""
         check_is_fitted(self, "labels_")
         self._check_chains("to_arviz")
-        from distclust.mixtures.to_arviz import traces_to_arviz
-
-        return traces_to_arviz(self.traces_)
+        return super().to_arviz()
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file, complete or not at all.
@@ -573,9 +536,6 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
             return max(min(100.0, n_rows / 3), n_rows / 30) if self._bases else 1.0
         return self.beta
 
-    def _agreement(self) -> Agreement:
-        return Agreement(float(self.rhat), float(self.min_samples))
-
     def _check_chains(self, method: str) -> None:
         if not hasattr(self, "draws_"):
             where = f"{type(self).__name__}.{method}"
@@ -587,8 +547,7 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
         check_choice(self.consensus, f"{where}: consensus", CONSENSUS)
         check_flag(self.collapse, f"{where}: collapse")
         check_integer(self.n_bases, f"{where}: n_bases", at_least=1)
-        check_integer(self.n_chains, f"{where}: n_chains", at_least=1)
-        check_integer(self.max_sweeps, f"{where}: max_sweeps", at_least=2)
+        self._check_chain_parameters(where)
         check_integer(self.n_init, f"{where}: n_init", at_least=1)
         if self.n_clusters is not None:
             check_integer(self.n_clusters, f"{where}: n_clusters", at_least=1)
@@ -596,10 +555,6 @@ class ClusterEnsemble(ClusterMixin, BaseEstimator):
             hint = "Pass it, or take method='dpce', which finds it."
             expected = f"a number of clusters for method={self.method!r}"
             raise InputError(f"{where}: n_clusters", expected, "None", hint)
-        if self.stop is not None:
-            check_choice(self.stop, f"{where}: stop", ("rhat",))
-        check_real(self.rhat, f"{where}: rhat", above=1.0)
-        check_real(self.min_samples, f"{where}: min_samples", at_least=0.0)
         concentration_of(self.concentration, f"{where}: concentration")
         if np.ndim(self.beta) == 0 and not (isinstance(self.beta, str) and self.beta == AUTO):
             betas_of(self.beta, np.ones(1, np.int64))

@@ -67,7 +67,7 @@ def rank_rhat(draws: Floats) -> float:
         return math.nan
     if _is_constant_by_chain(draws):
         return 1.0 if np.all(draws == draws[0, 0]) else math.inf
-    with np.errstate(divide="ignore"):  # halves that are constant and differ: infinite
+    with np.errstate(divide="ignore", invalid="ignore"):  # halves that are constant
         return float(_stats().rhat(draws, chain_axis=0, draw_axis=1, method="rank"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -28,17 +27,11 @@ from distclust.engine import (
     passing_vault,
 )
 from distclust.engine.held import RowArray
-from distclust.errors import CapacityError, ConvergenceWarning, InputError
+from distclust.errors import CapacityError, InputError
 from distclust.families import Family
 from distclust.mixtures.blocked import BlockedSampler
-from distclust.mixtures.chains import (
-    Agreement,
-    Sampler,
-    Traces,
-    n_kept,
-    run_chains,
-    second_half,
-)
+from distclust.mixtures.chain_estimator import ChainEstimator
+from distclust.mixtures.chains import Sampler, n_kept
 from distclust.mixtures.concentration import (
     Concentration,
     EscobarWest,
@@ -46,7 +39,6 @@ from distclust.mixtures.concentration import (
     FixedConcentration,
     GammaPrior,
 )
-from distclust.mixtures.diagnostics import diagnose
 from distclust.mixtures.point_estimates import best_draw, canonical
 from distclust.mixtures.similarity import coassignment, confidence
 from distclust.mixtures.starts import STARTS
@@ -72,7 +64,7 @@ _SCALE_ROWS = 512  # that tell the scale of a prior
 _COMPONENTS = 50  # of the blocked samplers, if nothing is said
 
 
-class DPMixture(ClusterMixin, BaseEstimator):
+class DPMixture(ChainEstimator, ClusterMixin, BaseEstimator):
     r"""Mixture of as many clusters as the rows call for, by Gibbs sampling.
 
     Clusters are drawn from a Dirichlet process: row i joins cluster k with probability
@@ -247,8 +239,7 @@ class DPMixture(ClusterMixin, BaseEstimator):
 
             fit_mixture_beside(self, matrix, results, fresh=fresh, where=where)
         self._forget_rows()
-        if self.stop is not None and not self.agreed_:
-            self._warn_of_disagreement()
+        self._warn_unless_agreed(stacklevel=2)
         return self
 
     def fit_predict(self, X: Any, y: Any = None, **fit_params: Any) -> Labels:
@@ -274,17 +265,8 @@ class DPMixture(ClusterMixin, BaseEstimator):
 
     def _fit_rows(self, vault: Vault | None) -> None:
         """Run the chains on rows that are held, and keep what they say."""
-        traces = run_chains(
-            self._sampler(),
-            self.n_chains,
-            self._seed,
-            self.max_sweeps,
-            keep_every=self._keep_every(),
-            agreement=self._agreement() if self.stop is not None else None,
-            name="DP mixture",
-            vault=vault,
-        )
-        self._keep(traces)
+        self._run_chains(self._sampler(), "DP mixture", vault)
+        self._keep()
 
     def _sampler(self) -> Sampler[Any]:
         concentration = self._concentration()
@@ -303,41 +285,19 @@ class DPMixture(ClusterMixin, BaseEstimator):
             weights,
         )
 
-    def _keep(self, traces: Traces) -> None:
-        """Set the fitted attributes."""
-        names = self._sampler().scalar_names
-        kept = second_half(traces.scalars)
-        self.n_sweeps_ = traces.n_sweeps
-        self.traces_ = {name: traces.scalars[:, :, i] for i, name in enumerate(names)}
-        self.draws_ = traces.kept_draws(self._keep_every())
-        diagnosis = diagnose(names, kept)
-        self.diagnostics_ = diagnosis.as_dict()
-        self.agreed_ = self._agreement().holds(diagnosis)
-        self.concentration_ = float(kept[:, :, names.index("concentration")].mean())
-        pooled = self.draws_.reshape(-1, self.draws_.shape[2])
-        best, losses = best_draw(pooled, "vi", self._row_weights)
+    def _keep(self) -> None:
+        """Set what follows from the draws."""
+        best, losses = best_draw(self._pooled_draws, "vi", self._row_weights)
         self.expected_loss_ = float(losses[best])
-        self.labels_ = canonical(pooled[best]).astype(np.int64)
+        self.labels_ = canonical(self._pooled_draws[best]).astype(np.int64)
         self.n_clusters_ = int(self.labels_.max()) + 1
-        self.confidence_ = confidence(self.labels_, pooled, self._row_weights)
+        self.confidence_ = confidence(self.labels_, self._pooled_draws, self._row_weights)
         self._stats = self.family_.accumulate(
             self._rows, self.labels_, self.n_clusters_, self._row_weights
         )
 
     def _forget_rows(self) -> None:
         self.__dict__.pop("_rows", None)
-
-    def _warn_of_disagreement(self) -> None:
-        rhat, tail = self.diagnostics_["rhat"], self.diagnostics_["ess_tail"]
-        worst = max(rhat, key=lambda name: np.nan_to_num(rhat[name], nan=np.inf))
-        warnings.warn(
-            f"The chains do not agree after {self.n_sweeps_} sweeps: R-hat of {worst} is "
-            f"{rhat[worst]:.3f}, with {tail[worst]:.0f} effective samples; {self.rhat} and "
-            f"{self.min_samples:.0f} were asked for. Raise max_sweeps, or read the result as "
-            "one of several that fit about as well.",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
 
     # ---- what the partition says of rows ---------------------------------------------------
 
@@ -382,17 +342,7 @@ class DPMixture(ClusterMixin, BaseEstimator):
             Positions of m rows of the fit.
         """
         check_is_fitted(self, "labels_")
-        return coassignment(self.draws_.reshape(-1, self.draws_.shape[2]), rows)
-
-    def to_arviz(self) -> Any:
-        """Return the traces as an ArviZ tree: draws of the second half, warm-up apart.
-
-        Needs the extra ``distclust[arviz]``.
-        """
-        check_is_fitted(self, "labels_")
-        from distclust.mixtures.to_arviz import traces_to_arviz
-
-        return traces_to_arviz(self.traces_)
+        return coassignment(self._pooled_draws, rows)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file, complete or not at all.
@@ -434,15 +384,6 @@ class DPMixture(ClusterMixin, BaseEstimator):
             return FittedGamma(prior)
         return FixedConcentration(float(self.concentration))
 
-    def _agreement(self) -> Agreement:
-        return Agreement(float(self.rhat), float(self.min_samples))
-
-    def _keep_every(self) -> int:
-        return max(1, self.max_sweeps // n_kept(self._n_rows(), self.n_chains))
-
-    def _n_rows(self) -> int:
-        return int(self._rows.shape[0]) if hasattr(self, "_rows") else len(self.labels_)
-
     def _fingerprint(self) -> str:
         """Return what a fit depends on, as a checksum."""
         settings = {name: repr(value) for name, value in self.get_params(deep=False).items()}
@@ -472,14 +413,9 @@ class DPMixture(ClusterMixin, BaseEstimator):
         check_choice(self.sampler, f"{where}: sampler", SAMPLERS)
         check_choice(self.init, f"{where}: init", STARTS)
         check_flag(self.split_merge, f"{where}: split_merge")
-        check_integer(self.n_chains, f"{where}: n_chains", at_least=1)
-        check_integer(self.max_sweeps, f"{where}: max_sweeps", at_least=2)
+        self._check_chain_parameters(where)
         if self.truncation is not None:
             check_integer(self.truncation, f"{where}: truncation", at_least=2)
-        if self.stop is not None:
-            check_choice(self.stop, f"{where}: stop", ("rhat",))
-        check_real(self.rhat, f"{where}: rhat", above=1.0)
-        check_real(self.min_samples, f"{where}: min_samples", at_least=0.0)
         if isinstance(self.concentration, str):
             check_choice(self.concentration, f"{where}: concentration", ("gamma", "gamma-mh"))
         else:
