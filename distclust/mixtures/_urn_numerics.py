@@ -1429,7 +1429,7 @@ def visit(
         if n_clusters == stats.shape[0]:
             return step, n_clusters
         i = order[step]
-        own = np.int64(labels[i])
+        own: Any = np.int64(labels[i])
         n_choices = log_weights(
             program, params, dense, pointers, tokens, values, loads, i, own, n_clusters,
             log_concentration, log_new, stats, cache, weights, squares, work,
@@ -1470,7 +1470,7 @@ def visit_two(
     total, n_clusters = 0.0, stats.shape[0]
     for step in range(order.shape[0]):
         i = order[step]
-        own = np.int64(labels[i])
+        own: Any = np.int64(labels[i])
         log_weights(
             program, params, dense, pointers, tokens, values, loads, i, own, n_clusters,
             -math.inf, log_new, stats, cache, weights, squares, work,

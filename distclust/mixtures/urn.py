@@ -72,6 +72,8 @@ class UrnState:
         number hits.
     statistics
         Of each cluster, shape (capacity, p); zeros beyond n_clusters.
+    marginals
+        Their log marginals, shape (n_clusters,): most clusters stay as they are for a sweep.
     n_clusters
         How many there are.
     concentration, log_joint
@@ -86,6 +88,7 @@ class UrnState:
 
     labels: Labels
     statistics: Floats
+    marginals: Floats
     n_clusters: int
     concentration: float
     log_joint: float
@@ -154,16 +157,18 @@ class UrnSampler(Sampler[UrnState]):
         )
         n_clusters = int(labels.max(initial=-1)) + 1
         statistics = self._accumulate(labels, n_clusters)
-        value = self.concentration.start()
+        used, value = statistics[:n_clusters], self.concentration.start()
+        marginals = self._working.log_marginal(used)
+        log_joint = self._log_joint(used, marginals, value)
         return UrnState(
-            labels, statistics, n_clusters, value,
-            self._log_joint(statistics[:n_clusters], value), 0, 0, 0, generator,
-        )  # fmt: skip
+            labels, statistics, marginals, n_clusters, value, log_joint, 0, 0, 0, generator
+        )
 
     def sweep(self, place: Urn, state: UrnState) -> UrnState:
         """Let every row choose anew, propose splits and merges, and draw the concentration."""
         generator, concentration = state.generator, state.concentration
         statistics, proposed, accepted = state.statistics, state.proposed, state.accepted
+        before = statistics[: state.n_clusters].copy()
         if state.sweep and state.sweep % REBUILD_EVERY == 0:
             statistics = self._accumulate(state.labels, state.n_clusters)
         found = Partition(state.labels, statistics, state.n_clusters)
@@ -176,9 +181,11 @@ class UrnSampler(Sampler[UrnState]):
         concentration = self.concentration.draw(
             concentration, found.n_clusters, self._total, generator
         )
+        marginals = self._marginals(used, before, state.marginals)
         return UrnState(
-            found.labels, found.statistics, found.n_clusters, concentration,
-            self._log_joint(used, concentration), state.sweep + 1, proposed, accepted, generator,
+            found.labels, found.statistics, marginals, found.n_clusters, concentration,
+            self._log_joint(used, marginals, concentration), state.sweep + 1, proposed, accepted,
+            generator,
         )  # fmt: skip
 
     def scalars(self, state: UrnState) -> Sequence[float]:
@@ -196,8 +203,19 @@ class UrnSampler(Sampler[UrnState]):
         )
         return statistics
 
-    def _log_joint(self, statistics: Floats, concentration: float) -> float:
-        likelihood = float(np.sum(self._working.log_marginal(statistics))) + self._coefficient
+    def _marginals(self, statistics: Floats, before: Floats, known: Floats) -> Floats:
+        """Return log marginals; those of clusters that are as they were `before` are known."""
+        marginals = np.empty(len(statistics))
+        shared = min(len(statistics), len(before))
+        changed = np.ones(len(statistics), np.bool_)
+        changed[:shared] = np.any(statistics[:shared] != before[:shared], axis=1)
+        marginals[:shared] = known[:shared]
+        if changed.any():
+            marginals[changed] = self._working.log_marginal(statistics[changed])
+        return marginals
+
+    def _log_joint(self, statistics: Floats, marginals: Floats, concentration: float) -> float:
+        likelihood = float(np.sum(marginals)) + self._coefficient
         return log_partition(statistics[:, 0], concentration) + likelihood
 
     @cached_property

@@ -103,6 +103,32 @@ def there_of(family: Family, rows: np.ndarray, labels: np.ndarray) -> float:
     return float(there + math.log(2.0) - new - math.log(ALPHA))
 
 
+def test_an_outlier_beyond_all_digits_still_has_choices() -> None:
+    rows = 1e-4 * np.random.default_rng(0).normal(size=(6, 2))
+    rows[5] = 1e7
+    labels = np.array([0, 0, 0, 1, 1, 0], np.int32)
+    for family in (DiagonalGaussian(mean=0.0, rate=1e-8), Gaussian(scatter=1e-8 * np.eye(2))):
+        sampler = UrnSampler(rows, family_oracle.resolved(family, rows), FixedConcentration(ALPHA))
+        for row in range(6):
+            choices = sampler.open().log_choices(partition(sampler, labels), ALPHA, row)
+            assert np.isfinite(choices).all()
+
+
+def test_columns_may_have_priors_of_their_own() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(7, 3))
+    priors = (
+        DiagonalGaussian(strength=[0.1, 0.5, 2.0]),
+        DiagonalGaussian(shape=[0.6, 1.5, 4.0]),
+        DiagonalGaussian(mean=[3.0, 0.0, -3.0], rate=[0.1, 1.0, 10.0]),
+    )
+    for template in priors:
+        family = family_oracle.resolved(template, rows)
+        check_against_plain(UrnSampler(rows, family, FixedConcentration(ALPHA)), 1e-9)
+        moved = family.with_parameters(family.parameters + 0.1)  # a mean that is not the shift
+        check_against_plain(UrnSampler(rows, moved, FixedConcentration(ALPHA)), 1e-9)
+
+
 def test_many_columns_do_not_overflow() -> None:
     rng = np.random.default_rng(1)
     rows = rng.normal(size=(7, 400)) * 1e3
@@ -276,6 +302,8 @@ def test_a_weighted_row_is_as_many_equal_rows() -> None:
     fixed = FixedConcentration(ALPHA)
     expanded = UrnSampler(rows, family, fixed)
     weighted = UrnSampler(rows[2:], family, fixed, row_weights=np.array([3.0, 1.0]))
-    a = partition(expanded, np.array([0, 0, 0, 1], np.int32)).statistics
-    b = partition(weighted, np.array([0, 1], np.int32)).statistics
-    assert expanded._log_joint(a[:2], ALPHA) == pytest.approx(weighted._log_joint(b[:2], ALPHA))
+    values = []
+    for sampler, labels in ((expanded, [0, 0, 0, 1]), (weighted, [0, 1])):
+        stats = partition(sampler, np.array(labels, np.int32)).statistics[:2]
+        values.append(sampler._log_joint(stats, family.log_marginal(stats), ALPHA))
+    assert values[0] == pytest.approx(values[1])
