@@ -1,17 +1,18 @@
 r"""Splitting and merging whole clusters, which single rows moving one by one rarely do.
 
-Two rows are drawn. If they share a cluster, it is proposed to split it in two, one row in
-each; otherwise, to merge their clusters (Jain and Neal). The other members :math:`S` are
-first brought to a *launch*: they join the two rows one after another, then choose again once,
-each with the probabilities of the urn restricted to the two. From the launch a final scan of
-choices makes the split, with the product of their probabilities for q; in a merge the final
-scan is made to end at the present clusters, to learn its q. A split is accepted with
+Two rows are drawn, as often from one cluster as from two. If they share a cluster, it is
+proposed to split it in two, one row in each; otherwise, to merge their clusters (Jain and
+Neal). The other members :math:`S` are first brought to a *launch*: they join the two rows one
+after another, then choose again some times, each with the probabilities of the urn restricted
+to the two. From the launch a final scan of choices makes the split, with the product of their
+probabilities for q; in a merge the final scan is made to end at the present clusters, to learn
+its q. A split is accepted with
 
-.. math:: \min\{1, \frac{p(z^*, X)}{p(z, X)} \frac{1}{q}\},
+.. math:: \min\{1, \frac{p(z^*, X)}{p(z, X)} \frac{1}{q} \frac{d(z^*)}{d(z)}\},
 
-a merge with the inverse. The launch does not look at how S is divided at present, and a
-proposal is made with a probability that follows from the size of S alone, so both directions
-do alike; that bounds the cost.
+a merge with the inverse; d is the probability of drawing the two rows. The launch does not
+look at how S is divided at present, and a proposal is made with a probability that follows
+from the size of S alone, so both directions do alike; that bounds the cost.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.int32]
 
-PROPOSALS = 2  # a sweep
+PROPOSALS = 4  # a sweep
 
 _SMALL_GROUP = 100
-_SHARE = 50  # proposals visit about one in so many rows, three times
+_SHARE = 30  # proposals visit about one in so many rows, once each scan
+_SCANS = 3  # that make the launch
 
 
 class Pairs(ABC):
@@ -73,10 +75,11 @@ def split_or_merge(
 
     Arrays of `found` may be written over.
     """
-    n_rows = len(found.labels)
-    if n_rows < 2:
+    drawn = _two_rows(found, generator)
+    if drawn is None:
         return found, False, False
-    i, j = _two_rows(n_rows, generator)
+    i, j = drawn
+    n_rows = len(found.labels)
     a, b = int(found.labels[i]), int(found.labels[j])
     others = np.flatnonzero((found.labels == a) | (found.labels == b))
     others = others[(others != i) & (others != j)]
@@ -88,6 +91,9 @@ def split_or_merge(
     log_q = urn.visit_two(others, generator.random(len(others)), forced, labels, stats)
     both = stats[0] + stats[1]
     gain = _gain(urn, stats[0], stats[1], both, concentration) - log_q
+    n_first = 1 + int(np.count_nonzero(labels[others] == 0))
+    n_joined = found.n_clusters if a == b else found.n_clusters - 1
+    gain += _log_draw_ratio(n_rows, len(others) + 2, n_first, n_joined)
     chance = gain if a == b else -gain
     if not math.log(1.0 - generator.random()) < chance:
         return found, True, False
@@ -97,9 +103,32 @@ def split_or_merge(
     return _merged(found, a, b, both), True, True
 
 
-def _two_rows(n_rows: int, generator: np.random.Generator) -> tuple[int, int]:
-    i, j = int(generator.integers(n_rows)), int(generator.integers(n_rows - 1))
-    return i, j + (j >= i)
+def _two_rows(found: Partition, generator: np.random.Generator) -> tuple[int, int] | None:
+    """Draw a row, then another of its cluster or of another one; None if there is none."""
+    i = int(generator.integers(len(found.labels)))
+    shares = found.labels == found.labels[i]
+    if found.n_clusters > 1 and generator.random() < 0.5:
+        others = np.flatnonzero(~shares)
+    else:
+        others = np.flatnonzero(shares)
+        others = others[others != i]
+    return (i, int(generator.choice(others))) if len(others) else None
+
+
+def _log_draw_ratio(n_rows: int, n_both: int, n_first: int, n_joined: int) -> float:
+    """Return log of how likely two rows are drawn when split, relative to when together.
+
+    Parameters
+    ----------
+    n_rows
+        All rows.
+    n_both, n_first
+        Rows of the two clusters, and of the one with the row that is drawn first.
+    n_joined
+        Clusters when the two are one.
+    """
+    chance_together = 1.0 if n_joined == 1 else 0.5
+    return math.log(0.5 * (n_both - 1) / ((n_rows - n_first) * chance_together))
 
 
 def _launch(
@@ -116,7 +145,7 @@ def _launch(
     urn.add(stats, 0, i)
     urn.add(stats, 1, j)
     free = np.empty(0, np.int32)
-    for _ in range(2):
+    for _ in range(_SCANS):
         urn.visit_two(others, generator.random(len(others)), free, labels, stats)
     return labels, stats
 

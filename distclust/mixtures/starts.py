@@ -8,6 +8,7 @@ first.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,9 @@ def starting_labels(
     ----------
     init
         "single": one cluster. "singletons": one a row. "groups": every row in one of at most
-        ten groups at random. "kmeans": rows go to the one of at most ten rows, then groups,
-        under which they are most probable, three times. "mixed": these in turn.
+        ten groups at random. "kmeans": rows go to the one of some rows, then groups, under
+        which they are most probable, three times; ten of them, of very many rows up to fifty.
+        "mixed": these in turn.
     chain
         Number of the chain.
     rows, family, weights
@@ -59,18 +61,20 @@ def starting_labels(
         Of the chain.
     """
     n_rows = int(rows.shape[0])
-    kind, n_groups = init, _GROUPS
+    # Too many groups are soon too few, by merging; too few stay so where clusters overlap.
+    n_found = min(max(_GROUPS, math.isqrt(n_rows) // 3), _MANY_GROUPS)
+    kind = init
     if init == "mixed":
         kind = _IN_TURN[chain % len(_IN_TURN)]
         if kind == "singletons" and n_rows > _MOST_SINGLETONS:
-            kind, n_groups = "kmeans", _MANY_GROUPS
+            kind, n_found = "kmeans", _MANY_GROUPS
     if kind == "single":
         return np.zeros(n_rows, np.int32)
     if kind == "singletons":
         return np.arange(n_rows, dtype=np.int32)
     if kind == "groups":
-        return compact(generator.integers(min(n_groups, n_rows), size=n_rows))
-    return _found_groups(rows, family, min(n_groups, n_rows), generator, weights)
+        return compact(generator.integers(min(_GROUPS, n_rows), size=n_rows))
+    return _found_groups(rows, family, min(n_found, n_rows), generator, weights)
 
 
 def compact(labels: npt.NDArray[Any]) -> Labels:
