@@ -202,7 +202,7 @@ class LargeSizes:
 
 def make_large_sizes(size: Size) -> LargeSizes:
     """Two million rows, ten bases."""
-    return LargeSizes(2_000_000, 20, 10, 200) if size == "full" else LargeSizes(600, 3, 3, 4, 1)
+    return LargeSizes(2_000_000, 20, 10, 100) if size == "full" else LargeSizes(600, 3, 3, 4, 1)
 
 
 def blobs(n_rows: int, n_clusters: int) -> Iterator[tuple[Array, Array]]:
@@ -240,12 +240,11 @@ def run_large(sizes: LargeSizes) -> Results:
 
 
 def _large_methods(sizes: LargeSizes) -> dict[str, tuple[str, dict[str, Any]]]:
-    process = {"collapse": True, "n_chains": 2, "max_sweeps": sizes.sweeps, "stop": None}
+    beta = sizes.rows / 30  # what ClusterEnsemble.fit takes for bases that it makes
+    chains = {"n_chains": 2, "max_sweeps": sizes.sweeps, "stop": None}
     return {
-        "BCE": ("bce", {"n_clusters": sizes.clusters}),
-        "DPCE, collapse=True": ("dpce", process),
-        # Bases cut from the same features are nested; see ClusterEnsemble.
-        "DPCE, collapse=True, beta=100": ("dpce", process | {"beta": 100.0}),
+        "BCE": ("bce", {"n_clusters": sizes.clusters, "n_init": 2}),
+        "DPCE, collapse=True": ("dpce", {"collapse": True, "beta": beta, **chains}),
     }
 
 

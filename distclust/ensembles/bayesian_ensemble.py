@@ -135,7 +135,7 @@ class VariationalOptions:
     """
 
     max_iterations: int = 500
-    tolerance: float = 1e-8
+    tolerance: float = 1e-6
     epsilon: float = 0.0
     inner: int = 2
     learns_prior: bool = False

@@ -93,7 +93,7 @@ class EMOptions:
     """
 
     max_iterations: int = 500
-    tolerance: float = 1e-8
+    tolerance: float = 1e-6
     epsilon: float = 0.0
 
     def __post_init__(self) -> None:

@@ -51,9 +51,7 @@ def fitted() -> DPMixture:
     return quick().fit(make_rows()[0])
 
 
-@parametrize_with_checks(
-    [quick(max_sweeps=10), quick(max_sweeps=10, sampler="blocked-tdp")]
-)
+@parametrize_with_checks([quick(max_sweeps=10), quick(max_sweeps=10, sampler="blocked-tdp")])
 def test_sklearn(estimator, check):
     check(estimator)
 
