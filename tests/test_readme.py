@@ -68,26 +68,20 @@ def test_docs__what_the_page_of_crews_shows_runs_and_is_taken_up(tmp_path: Path)
     assert again == first
 
 
-def test_docs__what_the_page_of_projections_shows_runs(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "projections.md"
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("projections", "partial_fit"),
+        ("mixtures", "coassignment"),
+        ("ensembles", "fit_labels"),
+    ],
+)
+def test_docs__what_a_page_shows_runs(name: str, shown: str, tmp_path: Path) -> None:
+    page = ROOT / "docs" / f"{name}.md"
     if not page.is_file():
         pytest.skip("the pages are not part of an installed package")
     code = "\n".join(code_blocks(page))
-    assert "partial_fit" in code
-    subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", code],
-        check=True,
-        cwd=tmp_path,
-        timeout=200,
-    )
-
-
-def test_docs__what_the_page_of_mixtures_shows_runs(tmp_path: Path) -> None:
-    page = ROOT / "docs" / "mixtures.md"
-    if not page.is_file():
-        pytest.skip("the pages are not part of an installed package")
-    code = "\n".join(code_blocks(page))
-    assert "coassignment" in code
+    assert shown in code
     subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", code],
         check=True,
