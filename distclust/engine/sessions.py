@@ -298,6 +298,10 @@ def _reaching(address: str, timeout: float) -> Iterator[None]:
     """Say in a sentence that no scheduler is there; Dask says it in several ways."""
     from distributed.versions import VersionMismatchWarning
 
+    hint = "Check the address and that `dask scheduler` runs there."
+    if address.startswith("tls://"):
+        _check_certificates(address)
+        hint += " A wrong certificate is refused without a word."
     with warnings.catch_warnings():  # our own comparison says it in one sentence
         warnings.simplefilter("ignore", VersionMismatchWarning)
         try:
@@ -307,12 +311,26 @@ def _reaching(address: str, timeout: float) -> Iterator[None]:
                 f"connect({address!r})",
                 f"a Dask scheduler to answer within {timeout:g} s",
                 "none",
-                "Check the address and that `dask scheduler` runs there.",
+                hint,
             ) from error
         except ValueError as error:
             raise InputError(
                 "connect(where)", "an address Dask knows", repr(address), f"{error}."
             ) from error
+
+
+def _check_certificates(address: str) -> None:
+    """Refuse TLS without certificates: Dask would try for a while and end in a traceback."""
+    from distributed.security import Security
+
+    if Security().get_connection_args("client").get("ssl_context") is None:
+        raise InputError(
+            f"connect({address!r})",
+            "certificates for TLS in Dask's configuration",
+            "none",
+            "Set distributed.comm.tls.ca-file, .client.cert and .client.key "
+            "(DASK_DISTRIBUTED__COMM__TLS__CA_FILE and so on).",
+        )
 
 
 def _check_cluster(client: Any, address: str, timeout: float) -> None:

@@ -71,6 +71,11 @@ def test_connect__no_scheduler_is_a_cluster_error():
     assert engine.current_client() is None
 
 
+def test_connect__tls_without_certificates_is_refused_at_once():
+    with pytest.raises(InputError, match=r"certificates.*ca-file"):
+        connect("tls://127.0.0.1:1", timeout=30)
+
+
 @pytest.mark.cluster
 def test_connect__joins_a_running_cluster(local_client):
     address = local_client.scheduler.address
