@@ -73,7 +73,7 @@ def test_connect__no_scheduler_is_a_cluster_error():
 
 def test_connect__tls_without_certificates_is_refused_at_once():
     with pytest.raises(InputError, match=r"certificates.*ca-file"):
-        connect("tls://127.0.0.1:1", timeout=30)
+        engine.connect("tls://127.0.0.1:1", timeout=30)
 
 
 @pytest.mark.cluster
