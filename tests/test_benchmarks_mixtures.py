@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from benchmarks import data, ensembles, mixtures, mixtures_methods
+from benchmarks import data, ensembles, ensembles_tables, mixtures, mixtures_methods
 from distclust.ensembles.dirichlet_ensemble import DirichletEnsembleSampler
 
 needs_files = pytest.mark.skipif(
@@ -144,9 +144,9 @@ def test_ordering__asks_for_both_steps() -> None:
     def runs(**values: float) -> list[dict[str, Any]]:
         return [{name: {"test": {"predictive": value}} for name, value in values.items()}]
 
-    assert ensembles.ordering(runs(MM=3.0, BCE=2.0, DPCE=1.0), "test", "predictive")
+    assert ensembles_tables.ordering(runs(MM=3.0, BCE=2.0, DPCE=1.0), "test", "predictive")
     for mm, bce, dpce in itertools.permutations([1.0, 2.0, 3.0]):
-        is_so = ensembles.ordering(runs(MM=mm, BCE=bce, DPCE=dpce), "test", "predictive")
+        is_so = ensembles_tables.ordering(runs(MM=mm, BCE=bce, DPCE=dpce), "test", "predictive")
         assert is_so == ((mm, bce, dpce) == (3.0, 2.0, 1.0))
 
 
@@ -154,8 +154,8 @@ def test_rows_of__makes_up_rows_of_the_shape_where_files_are_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(data.VARIABLE, raising=False)
-    kind = ensembles.labelled_sets()[0]
-    X, y, is_real = ensembles.rows_of(kind)
+    kind = ensembles_tables.labelled_sets()[0]
+    X, y, is_real = ensembles_tables.rows_of(kind)
     assert X.shape == kind.shape
     assert len(np.unique(y)) == kind.classes
     assert not is_real
@@ -164,8 +164,8 @@ def test_rows_of__makes_up_rows_of_the_shape_where_files_are_missing(
 
 @needs_files
 def test_rows_of__has_the_published_classes() -> None:
-    for kind in ensembles.labelled_sets():
-        X, y, is_real = ensembles.rows_of(kind)
+    for kind in ensembles_tables.labelled_sets():
+        X, y, is_real = ensembles_tables.rows_of(kind)
         assert is_real
         assert len(np.unique(y)) == kind.classes
         n_columns = kind.shape[1] - (kind.name == "segmentation")  # a constant one is left out

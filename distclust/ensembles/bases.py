@@ -152,6 +152,14 @@ def label_rows(matrix: Matrix, bases: Sequence[Base], where: str) -> LabelMatrix
     return LabelMatrix.of_codes(codes, [base.n_labels for base in bases])
 
 
+def label_block(block: Rows, start: int, bases: tuple[Base, ...], where: str) -> Codes:
+    """Return the labels that fitted bases give to the rows of a block, shape (n, n_bases)."""
+    codes = _empty_codes(block.shape[0], bases)
+    for m, labels in _labels_of(block, start, bases, where):
+        codes[:, m] = labels
+    return codes
+
+
 def base_seed(recipe: BaseRecipe, seed: int, number: int) -> int:
     """Return the seed of a base."""
     if recipe.seed is not None:
@@ -407,8 +415,7 @@ def _label_span(span: Span, bases: tuple[Base, ...], plans: tuple[_Plan, ...], w
     codes = _empty_codes(span.stop - span.start, bases)
     for part in span:
         here = slice(part.start - span.start, part.start - span.start + part.block.shape[0])
-        for m, labels in _labels_of(part.block, part.start, bases, where):
-            codes[here, m] = labels
+        codes[here] = label_block(part.block, part.start, bases, where)
         for m, plan in enumerate(plans):
             if plan.recipe.row_share < 1.0:
                 codes[here, m][plan.hashes(part.keys) > plan.share_limit] = MISSING

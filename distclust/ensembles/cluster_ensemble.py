@@ -46,6 +46,7 @@ Labels = npt.NDArray[np.int64]
 AUTO = "auto"
 
 _PREDICTED_ROWS = 1 << 16
+_TOO_MANY = "Move equal rows together (collapse=True, an approximation), or take method='bce'."
 
 
 class ClusterEnsemble(ChainEstimator, ClusterMixin, BaseEstimator):
@@ -240,6 +241,8 @@ class ClusterEnsemble(ChainEstimator, ClusterMixin, BaseEstimator):
         recipes = plan_bases(
             self.bases, self.n_bases, self.base_clusters, self.n_clusters, matrix.shape[0], where
         )
+        if not self.collapse:  # how many distinct rows there are is seen later
+            self._check_memory(matrix.shape[0], len(recipes), where)
         self.n_features_in_, self._columns = matrix.shape[1], matrix.columns
 
         def label() -> LabelMatrix:
@@ -317,6 +320,8 @@ class ClusterEnsemble(ChainEstimator, ClusterMixin, BaseEstimator):
         collapse = self.method != "dpce" or bool(self.collapse)
         self._items = Items.of(labels, collapse=collapse, where=where)
         if self.method == "dpce":
+            n_items, n_bases = self._items.codes.shape
+            self._check_memory(n_items, n_bases, where)
             self._fit_process(vault)
         elif self.method == "bce":
             self._fit_memberships()
@@ -535,6 +540,11 @@ class ClusterEnsemble(ChainEstimator, ClusterMixin, BaseEstimator):
             n_rows = self._labels.n_rows
             return max(min(100.0, n_rows / 3), n_rows / 30) if self._bases else 1.0
         return self.beta
+
+    def _check_memory(self, n_items: int, n_bases: int, where: str) -> None:
+        """Refuse more items than chains could hold."""
+        if self.method == "dpce":
+            self._check_room(n_items * n_bases, n_items, where, _TOO_MANY)
 
     def _check_chains(self, method: str) -> None:
         if not hasattr(self, "draws_"):

@@ -23,6 +23,7 @@ from distclust.mixtures.point_estimates import canonical, expected_vi, minimise
 METHODS = ("dpce", "bce", "mm")
 CONSENSUS = ("vi", "binder", "best")
 
+_LEAST_SHARE = 1e-12
 _MEMBERSHIP_PASSES = 100  # of a row to come, with the distributions of labels given
 
 
@@ -121,6 +122,18 @@ class ConsensusModel:
             return memberships
         n = self.n_clusters
         return mm.responsibilities(labels, self.weights[:n], self.theta[:, :n])
+
+    def log_likelihood(self, codes: Codes, clusters: Integers) -> Floats:
+        """Return the log probability of label rows, each in a cluster, shape (n,).
+
+        Missing labels say nothing; what a cluster never had counts as one in a million million.
+        """
+        offsets = np.cumsum(self.n_labels) - self.n_labels
+        found = np.zeros(len(codes))
+        for m, offset in enumerate(offsets.tolist()):
+            own = self.theta[offset + np.maximum(codes[:, m], 0), clusters]
+            found += np.where(codes[:, m] < 0, 0.0, np.log(np.maximum(own, _LEAST_SHARE)))
+        return found
 
     def only(self, clusters: Integers) -> ConsensusModel:
         """Return a model of some clusters in a given order; not for "dpce"."""

@@ -5,8 +5,8 @@ r"""DPCE: a Dirichlet-process mixture of products of multinomials over label row
 
 for every label that is not missing; :math:`J_m` is the number of labels of base m and
 :math:`\beta_m` the *total* pseudo-count. The number of consensus clusters is found. All
-distributions are integrated out; see `distclust.ensembles.hosts` for the form in which they
-are drawn, for labels that stay where they are.
+distributions are integrated out; see `distclust.ensembles.blocked_hosts` for the form in which
+they are drawn, for labels that stay where they are.
 
 Rows with equal labels share their conditionals, so cells are kept for each distinct row. Yet
 every row is drawn on its own: moving equal rows together (``collapse=True``) is another model,
@@ -25,14 +25,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-from distclust.ensembles._numerics import (
-    count_cells,
+from distclust.ensembles._process_group_numerics import (
     join_greedily,
     nearest_rows,
     propose,
     sweep_groups,
-    sweep_rows,
 )
+from distclust.ensembles._process_numerics import count_cells, sweep_rows
 from distclust.ensembles.label_rows import Array, Floats, Integers, LabelRows
 from distclust.ensembles.labels import LabelMatrix
 from distclust.ensembles.multinomial_mixture import (

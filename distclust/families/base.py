@@ -169,6 +169,13 @@ class Family(ABC):
         """
         return np.array([float(n_rows_of(block) if weights is None else np.sum(weights))])
 
+    def summary_of(self, profile: Profile) -> FloatArray | None:
+        """Return what `summarise` adds up to over all rows, each counted once.
+
+        None unless the profile of the rows tells it, which saves reading them again.
+        """
+        return None
+
     def resolve(
         self,
         summary: FloatArray,

@@ -101,6 +101,12 @@ class Bernoulli(CompiledFamily):
         """Return ``[n, ones (D)]``, with ``observed (D)`` when entries are missing."""
         return count_summary(self, block, weights)
 
+    def summary_of(self, profile: Profile) -> FloatArray:
+        """Return the same from the profile: ones are the entries that are not zero."""
+        observed = profile.n_rows - profile.n_missing
+        parts = (profile.n_nonzero, observed) if self.has_missing else (profile.n_nonzero,)
+        return np.concatenate([np.array([profile.n_rows]), *parts]).astype(np.float64)
+
     def resolve(
         self,
         summary: FloatArray,

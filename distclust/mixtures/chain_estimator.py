@@ -8,15 +8,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import psutil
 from sklearn.utils.validation import check_is_fitted
 
-from distclust.engine import Vault
-from distclust.errors import ConvergenceWarning
+from distclust.engine import Vault, check_worker_memory, current_client
+from distclust.errors import CapacityError, ConvergenceWarning
 from distclust.mixtures.chains import Agreement, Sampler, Traces, n_kept, run_chains, second_half
-from distclust.mixtures.diagnostics import diagnose
+from distclust.mixtures.diagnostics import Diagnosis, diagnose
 from distclust.validation import check_choice, check_integer, check_real
 
 Floats = npt.NDArray[np.float64]
+
+_SHARE_OF_MEMORY = 0.8
+_ITEM_BYTES = 64  # of a chain for each item: labels, uniforms, copies
 
 
 class ChainEstimator:
@@ -71,16 +75,42 @@ class ChainEstimator:
         """Tell of chains that were to agree and do not."""
         if self.stop is None or self.agreed_:
             return
-        rhat, tail = self.diagnostics_["rhat"], self.diagnostics_["ess_tail"]
+        rhat = self.diagnostics_["rhat"]
         worst = max(rhat, key=lambda name: math.inf if math.isnan(rhat[name]) else rhat[name])
+        least = Diagnosis(**self.diagnostics_).least_ess
         warnings.warn(
             f"The chains do not agree after {self.n_sweeps_} sweeps: R-hat of {worst} is "
-            f"{rhat[worst]:.3f}, with {tail[worst]:.0f} effective samples; {self.rhat} and "
-            f"{self.min_samples:.0f} were asked for. Raise max_sweeps, or read the result as "
-            "one of several that fit about as well.",
+            f"{rhat[worst]:.3f}, and some figure has {least:.0f} effective samples; at most "
+            f"{self.rhat} and at least {self.min_samples:.0f} were asked for. Raise max_sweeps, "
+            "or read the result as one of several that fit about as well.",
             ConvergenceWarning,
             stacklevel=stacklevel + 1,
         )
+
+    def _check_room(self, data_bytes: float, n_items: int, where: str, hint: str) -> None:
+        """Refuse data, chains and draws that would not fit into memory.
+
+        Parameters
+        ----------
+        data_bytes
+            What a process holds of the data.
+        n_items
+            That are clustered.
+        where, hint
+            Place and remedy to name in the error.
+        """
+        needed = data_bytes + _ITEM_BYTES * n_items
+        draws = 2.0 * n_items * self.n_chains * n_kept(n_items, self.n_chains)
+        free = _SHARE_OF_MEMORY * psutil.virtual_memory().available
+        if needed + draws > free:
+            raise CapacityError(
+                where,
+                f"room for {(needed + draws) / 1e9:,.1f} GB ({n_items:,} rows)",
+                f"{free / 1e9:,.1f} GB that may be used",
+                hint,
+            )
+        if current_client() is not None:
+            check_worker_memory(needed, where, "the rows and a chain")
 
     def _keep_every(self, n_items: int) -> int:
         return max(1, self.max_sweeps // n_kept(n_items, self.n_chains))

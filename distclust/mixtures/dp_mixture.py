@@ -9,7 +9,6 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import psutil
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,8 +16,6 @@ from distclust.engine import (
     Vault,
     as_matrix,
     check_features,
-    check_worker_memory,
-    current_client,
     fingerprint_of,
     held_rows,
     local_threads,
@@ -27,11 +24,11 @@ from distclust.engine import (
     passing_vault,
 )
 from distclust.engine.held import RowArray
-from distclust.errors import CapacityError, InputError
+from distclust.errors import InputError
 from distclust.families import Family
 from distclust.mixtures.blocked import BlockedSampler
 from distclust.mixtures.chain_estimator import ChainEstimator
-from distclust.mixtures.chains import Sampler, n_kept
+from distclust.mixtures.chains import Sampler
 from distclust.mixtures.concentration import (
     Concentration,
     EscobarWest,
@@ -58,8 +55,6 @@ Labels = npt.NDArray[np.int64]
 
 SAMPLERS = ("collapsed", "blocked-dma", "blocked-tdp")
 
-_SHARE_OF_MEMORY = 0.8
-_ROW_BYTES = 64  # of a chain for each row: labels, uniforms, copies
 _SCALE_ROWS = 512  # that tell the scale of a prior
 _COMPONENTS = 50  # of the blocked samplers, if nothing is said
 
@@ -395,19 +390,9 @@ class DPMixture(ChainEstimator, ClusterMixin, BaseEstimator):
     def _check_memory(self, matrix: Matrix, n_nonzero: int, where: str) -> None:
         """Refuse rows that a process could not hold, before they are read."""
         n_rows, n_features = matrix.shape
-        needed = 8.0 * (2 * n_nonzero if matrix.is_sparse else n_rows * n_features)
-        needed += _ROW_BYTES * n_rows
-        draws = 2.0 * n_rows * self.n_chains * n_kept(n_rows, self.n_chains)
-        free = _SHARE_OF_MEMORY * psutil.virtual_memory().available
-        if needed + draws > free:
-            raise CapacityError(
-                where,
-                f"room for {(needed + draws) / 1e9:,.1f} GB ({n_rows:,} rows)",
-                f"{free / 1e9:,.1f} GB that may be used",
-                "Fit a sample and predict the rest, or use RandomizedBHC, which reads blocks.",
-            )
-        if current_client() is not None:
-            check_worker_memory(needed, where, "the rows and a chain")
+        held = 8.0 * (2 * n_nonzero if matrix.is_sparse else n_rows * n_features)
+        hint = "Fit a sample and predict the rest, or use RandomizedBHC, which reads blocks."
+        self._check_room(held, n_rows, where, hint)
 
     def _check_parameters(self, where: str) -> None:
         check_choice(self.sampler, f"{where}: sampler", SAMPLERS)

@@ -30,16 +30,14 @@ import numpy.typing as npt
 from distclust.errors import InputError
 from distclust.families import Family
 from distclust.mixtures._urn_numerics import (
-    LANES,
-    Room,
     alone,
-    change,
     choose,
     log_weights,
     refresh_all,
     visit,
     visit_two,
 )
+from distclust.mixtures._urn_statistics_numerics import LANES, Room, change
 from distclust.mixtures.chains import Sampler
 from distclust.mixtures.concentration import Concentration, log_partition
 from distclust.mixtures.split_merge import (

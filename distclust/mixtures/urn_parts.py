@@ -21,7 +21,7 @@ from distclust.families import (
     Poisson,
     Product,
 )
-from distclust.mixtures._urn_numerics import (
+from distclust.mixtures._urn_statistics_numerics import (
     ALIKE,
     BINARY,
     DIAGONAL,

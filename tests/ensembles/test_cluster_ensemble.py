@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tracemalloc
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,16 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import distclust
 from distclust.engine import Crew
-from distclust.ensembles import BaseRecipe, ClusterEnsemble
+from distclust.ensembles import BaseRecipe, ClusterEnsemble, cluster_ensemble
 from distclust.ensembles import bases as bases_module
-from distclust.errors import ConvergenceWarning, InputError, ModelFormatError, OtherRowsError
-from distclust.mixtures import chains
+from distclust.errors import (
+    CapacityError,
+    ConvergenceWarning,
+    InputError,
+    ModelFormatError,
+    OtherRowsError,
+)
+from distclust.mixtures import chain_estimator, chains
 from distclust.store.archive import read_archive, write_archive
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -434,6 +441,42 @@ def test_bases_that_say_nothing_are_refused():
 def test_betas_of_another_number_are_refused():
     with pytest.raises(InputError, match="beta"):
         make("dpce", beta=[1.0, 2.0]).fit_labels(make_labels()[0])
+
+
+@pytest.mark.parametrize("collapse", [False, True])
+def test_more_rows_than_fit_into_memory(collapse, monkeypatch):
+    free = type("Memory", (), {"available": 1000})
+    monkeypatch.setattr(chain_estimator.psutil, "virtual_memory", lambda: free)
+    with pytest.raises(CapacityError, match=r"GB.*collapse=True"):
+        make("dpce", collapse=collapse).fit_labels(make_labels()[0])
+    make("mm").fit_labels(make_labels()[0])  # holds no draws
+
+
+def test_rows_that_do_not_fit_are_refused_before_bases_are_made(monkeypatch):
+    free = type("Memory", (), {"available": 1000})
+    monkeypatch.setattr(chain_estimator.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(cluster_ensemble, "make_bases", None)
+    with pytest.raises(CapacityError, match=r"collapse=True"):
+        make("dpce").fit(make_rows()[0])
+
+
+@pytest.mark.parametrize("kind", ["mm", "bce", "collapsed"])
+def test_memory_is_a_few_bytes_for_each_label(kind, tmp_path):
+    """Ten labels of a row in a store: read in blocks, never all of them as numbers of 8 bytes."""
+    n_rows, n_bases, rng = 400_000, 10, np.random.default_rng(0)
+    truth = rng.integers(0, 5, n_rows)
+    slips = rng.random((n_rows, n_bases)) < 0.05
+    labels = ((truth[:, None] + slips) % 5).astype(np.int8)
+    distclust.ingest(labels, tmp_path / "labels")
+    distclust.ingest(labels[:500], tmp_path / "few")
+    model = make(kind, max_sweeps=4, n_init=1, n_chains=1)
+    model.fit_labels(tmp_path / "few")  # now all that is needed was imported and compiled
+    tracemalloc.start()
+    model.fit_labels(tmp_path / "labels")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 60 * n_rows
+    assert len(model.labels_) == n_rows
 
 
 def test_only_chains_have_draws():

@@ -12,7 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from distclust.engine import Crew, Vault
 from distclust.ensembles import bayesian_ensemble as bce
-from distclust.ensembles import hosts
+from distclust.ensembles import hosts, hosts_by_columns, hosts_by_rows
 from distclust.ensembles import multinomial_mixture as mm
 from distclust.ensembles.bayesian_ensemble import VariationalOptions
 from distclust.ensembles.blocked_hosts import BlockedByColumns, BlockedColumns, sample_by_columns
@@ -87,32 +87,36 @@ def assert_same_ensemble(found, wanted):
 
 
 def test_mixture_by_columns__is_the_local_one(anywhere):
-    found = hosts.fit_mixture_by_columns(by_columns(), N, 3, weights=WEIGHTS, options=EM)
+    found = hosts_by_columns.fit_mixture_by_columns(by_columns(), N, 3, weights=WEIGHTS, options=EM)
     assert_same_mixture(found, local_mixture(hosts.random_memberships(N, 3, 0), EM))
     assert len(found.trace) > 10
 
 
 def test_mixture_by_rows__is_the_local_one(anywhere):
-    found = hosts.fit_mixture_by_rows(by_rows(), SIZES, 3, options=EM)
+    found = hosts_by_rows.fit_mixture_by_rows(by_rows(), SIZES, 3, options=EM)
     assert_same_mixture(found, local_mixture(first_of_rows(3), EM))
 
 
 def test_ensemble_by_columns__is_the_local_one(anywhere):
-    found = hosts.fit_bayesian_by_columns(by_columns(), N, 3, 3, weights=WEIGHTS, options=VB)
+    found = hosts_by_columns.fit_bayesian_by_columns(
+        by_columns(), N, 3, 3, weights=WEIGHTS, options=VB
+    )
     assert_same_ensemble(found, local_ensemble(hosts.random_memberships(N, 3, 0), VB))
 
 
 def test_ensemble_by_rows__is_the_local_one(anywhere):
-    found = hosts.fit_bayesian_by_rows(by_rows(), SIZES, 3, options=VB)
+    found = hosts_by_rows.fit_bayesian_by_rows(by_rows(), SIZES, 3, options=VB)
     assert_same_ensemble(found, local_ensemble(first_of_rows(3), VB))
     assert found.gamma.shape == (N, 3)
 
 
 @pytest.mark.parametrize("options", [EMOptions(7, epsilon=0.3), EMOptions(300, 1e-6)])
 def test_mixtures__stop_where_the_local_one_does(options):
-    columns = hosts.fit_mixture_by_columns(by_columns(), N, 2, weights=WEIGHTS, options=options)
+    columns = hosts_by_columns.fit_mixture_by_columns(
+        by_columns(), N, 2, weights=WEIGHTS, options=options
+    )
     assert_same_mixture(columns, local_mixture(hosts.random_memberships(N, 2, 0), options))
-    rows = hosts.fit_mixture_by_rows(by_rows(), SIZES, 2, options=options)
+    rows = hosts_by_rows.fit_mixture_by_rows(by_rows(), SIZES, 2, options=options)
     assert_same_mixture(rows, local_mixture(first_of_rows(2), options))
 
 
@@ -124,9 +128,11 @@ def test_mixtures__stop_where_the_local_one_does(options):
     ],
 )
 def test_ensembles__stop_where_the_local_one_does(options):
-    columns = hosts.fit_bayesian_by_columns(by_columns(), N, 3, 2, weights=WEIGHTS, options=options)
+    columns = hosts_by_columns.fit_bayesian_by_columns(
+        by_columns(), N, 3, 2, weights=WEIGHTS, options=options
+    )
     assert_same_ensemble(columns, local_ensemble(hosts.random_memberships(N, 2, 0), options))
-    rows = hosts.fit_bayesian_by_rows(by_rows(), SIZES, 2, options=options)
+    rows = hosts_by_rows.fit_bayesian_by_rows(by_rows(), SIZES, 2, options=options)
     assert_same_ensemble(rows, local_ensemble(first_of_rows(2), options))
 
 
@@ -137,18 +143,18 @@ def test_parts_in_files__are_read_where_members_work(tmp_path, on_client):
         parts.append(FilePart(str(tmp_path / f"{i}.npy"), tuple(SIZES)))
     plain = LabelRows.of(CODES, SIZES)
     arrays = [ArrayPart(plain.rows(slice(0, 40))), ArrayPart(plain.rows(slice(40, N)))]
-    there = hosts.fit_mixture_by_rows(parts, SIZES, 3, options=EM)
-    here = hosts.fit_mixture_by_rows(arrays, SIZES, 3, options=EM)
+    there = hosts_by_rows.fit_mixture_by_rows(parts, SIZES, 3, options=EM)
+    here = hosts_by_rows.fit_mixture_by_rows(arrays, SIZES, 3, options=EM)
     np.testing.assert_array_equal(there.theta, here.theta)
 
 
 def test_bad_parts__get_a_sentence():
     with pytest.raises(InputError):
-        hosts.fit_mixture_by_rows([], SIZES, 3)
+        hosts_by_rows.fit_mixture_by_rows([], SIZES, 3)
     with pytest.raises(InputError):
-        hosts.fit_mixture_by_rows([CODES], SIZES, 3)
+        hosts_by_rows.fit_mixture_by_rows([CODES], SIZES, 3)
     with pytest.raises(InputError):
-        hosts.fit_mixture_by_columns(by_columns(), N, 3, memberships=np.ones((N, 2)))
+        hosts_by_columns.fit_mixture_by_columns(by_columns(), N, 3, memberships=np.ones((N, 2)))
     with pytest.raises(InputError):
         sample_by_columns([], N)
 

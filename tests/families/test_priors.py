@@ -17,6 +17,7 @@ from distclust.families import (
     column_origin,
     summarise_block,
 )
+from distclust.store import profile_block
 from tests.oracles import families as oracle
 
 EVERY = [Bernoulli(), Categorical(), Multinomial(), Poisson(), Gaussian(), DiagonalGaussian()]
@@ -164,3 +165,15 @@ def test_summarise_block__is_what_the_family_says() -> None:
     rows = np.eye(2)
     expected = family.summarise(rows, np.zeros(2))
     np.testing.assert_array_equal(summarise_block(rows, 7, family, np.zeros(2)), expected)
+
+
+@pytest.mark.parametrize("missing", [False, True])
+def test_summary_of__a_profile_tells_what_all_rows_add_up_to(
+    rng: np.random.Generator, missing: bool
+) -> None:
+    rows = (rng.random((50, 4)) < [0.1, 0.5, 0.9, 0.0]).astype(float)
+    rows[rng.random(rows.shape) < 0.2 * missing] = np.nan
+    family = Bernoulli(n_features=4, has_missing=missing)
+    np.testing.assert_array_equal(
+        family.summary_of(profile_block(rows)), family.summarise(rows, np.zeros(4))
+    )

@@ -19,7 +19,7 @@ import distclust
 from distclust import DPMixture, events
 from distclust.errors import CapacityError, ConvergenceWarning, InputError, ModelFormatError
 from distclust.families import Bernoulli, DiagonalGaussian
-from distclust.mixtures import dp_mixture
+from distclust.mixtures import chain_estimator
 from distclust.mixtures.chains import SWEEPS_BETWEEN_LOOKS
 from distclust.mixtures.dp_mixture import SAMPLERS
 
@@ -225,9 +225,15 @@ def test_stop__the_longer_run_begins_with_the_shorter():
 
 def test_stop__chains_that_do_not_agree_are_told():
     rows, _ = make_rows(45)
-    with pytest.warns(ConvergenceWarning, match=r"do not agree after 10 sweeps.*max_sweeps"):
+    with pytest.warns(ConvergenceWarning, match=r"do not agree after 10 sweeps") as told:
         model = DPMixture(n_chains=2, max_sweeps=10, random_state=0).fit(rows)
     assert not model.agreed_
+    found, text = model.diagnostics_, str(told[0].message)
+    worst = max(found["rhat"], key=found["rhat"].get)
+    least = min(*found["ess_bulk"].values(), *found["ess_tail"].values())
+    assert f"R-hat of {worst} is {found['rhat'][worst]:.3f}" in text
+    assert f"{least:.0f} effective samples" in text
+    assert "max_sweeps" in text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         quick(max_sweeps=10).fit(rows)  # nothing was asked for
@@ -364,7 +370,7 @@ def test_fit__bad_rows():
 
 def test_fit__rows_that_do_not_fit_into_memory(monkeypatch):
     free = type("Memory", (), {"available": 1000})
-    monkeypatch.setattr(dp_mixture.psutil, "virtual_memory", lambda: free)
+    monkeypatch.setattr(chain_estimator.psutil, "virtual_memory", lambda: free)
     with pytest.raises(CapacityError, match="sample"):
         quick().fit(make_rows()[0])
 

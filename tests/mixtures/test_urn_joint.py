@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from distclust.families import Bernoulli, DiagonalGaussian
-from distclust.mixtures.concentration import EscobarWest, GammaPrior
+from distclust.mixtures.concentration import Concentration, EscobarWest, FittedGamma, GammaPrior
 from distclust.mixtures.urn import UrnSampler
 from tests.oracles.partitions import draw_restaurant
 
@@ -49,19 +49,29 @@ def batch_error(values: np.ndarray, n_batches: int = 40) -> np.ndarray:
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("moves", ["rows", "rows and splits"])
-@pytest.mark.parametrize("name", list(JOINT))
-def test_sweeps_keep_the_joint_distribution(name: str, moves: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "moves", "concentration"),
+    [
+        ("bernoulli", "rows", EscobarWest(PRIOR)),
+        ("bernoulli", "rows and splits", EscobarWest(PRIOR)),
+        ("bernoulli", "rows and splits", FittedGamma(PRIOR)),
+        ("diagonal", "rows", EscobarWest(PRIOR)),
+        ("diagonal", "rows and splits", EscobarWest(PRIOR)),
+    ],
+)
+def test_sweeps_keep_the_joint_distribution(
+    name: str, moves: str, concentration: Concentration
+) -> None:
     """Geweke: rows drawn given labels, labels swept given rows, against draws from scratch."""
     family, draw = JOINT[name]
     rng = np.random.default_rng(4)
     direct = []
     for _ in range(6000):
-        concentration = rng.gamma(PRIOR.shape, 1.0 / PRIOR.rate)
-        labels = np.array(draw_restaurant(JOINT_ROWS, concentration, rng))
-        direct.append(figures(labels, concentration, draw(family, labels, rng)))  # type: ignore[operator]
+        value = rng.gamma(PRIOR.shape, 1.0 / PRIOR.rate)
+        labels = np.array(draw_restaurant(JOINT_ROWS, value, rng))
+        direct.append(figures(labels, value, draw(family, labels, rng)))  # type: ignore[operator]
     sampler = UrnSampler(
-        np.zeros((JOINT_ROWS, JOINT_COLUMNS)), family, EscobarWest(PRIOR), init="single",
+        np.zeros((JOINT_ROWS, JOINT_COLUMNS)), family, concentration, init="single",
         split_merge=moves != "rows",
     )  # fmt: skip
     state = sampler.begin(0, rng)
