@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distclust.engine.pieces import Pieces, check_travels, map_pieces, reported
+from distclust.engine.pieces import BRIEF, Pieces, check_travels, map_pieces, reported
 from distclust.engine.sessions import current_client, local_threads
 from distclust.engine.threads import count_of, map_in_order, one_blas_thread
 from distclust.store import Block, Matrix, Profile, profile_block
@@ -61,22 +61,36 @@ def reduce_blocks(
 
 
 def map_ordered(
-    function: Callable[..., Result], items: Iterable[Any], *shared: Any, stage: str = ""
+    function: Callable[..., Result],
+    items: Iterable[Any],
+    *shared: Any,
+    stage: str = "",
+    is_brief: bool = False,
 ) -> Iterator[Result]:
     """Yield ``function(item, *shared)`` for every item, in order; see `map_blocks`.
 
-    Items are taken as they are needed: they may come from a stream.
+    Items are taken as they are needed: they may come from a stream. Where `is_brief` says
+    that each takes milliseconds, a cluster does several of a sequence in one task.
     """
     check_travels(function)
     client = current_client()
     if client is None:
         results = map_in_order(lambda item: function(item, *shared), items, local_threads())
+    elif is_brief and isinstance(items, Sequence):
+        from distclust.engine.on_client import map_batches
+
+        sent, name = (function, *shared), stage or function.__name__
+        results = map_batches(client, _call_each, items, sent, name, BRIEF)
     else:
         from distclust.engine.on_client import map_items
 
         arguments = ((item,) for item in items)
         results = map_items(client, function, arguments, shared, stage or function.__name__)
     yield from reported(results, count_of(items, None), stage)
+
+
+def _call_each(items: Sequence[Any], function: Callable[..., Result], *shared: Any) -> list[Result]:
+    return [function(item, *shared) for item in items]
 
 
 def map_placed(

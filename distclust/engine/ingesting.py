@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from distclust.engine.blocks import map_ordered
@@ -12,7 +13,7 @@ from distclust.validation import check_choice
 
 if TYPE_CHECKING:
     from distclust.store.matrix_store import MatrixStore
-    from distclust.store.sources import Prepared, Scratch
+    from distclust.store.sources import Prepared, Scratch, SourceOptions
 
 How = Literal["create", "append", "replace"]
 
@@ -71,7 +72,7 @@ def ingest(
     (5, 3)
     """
     from distclust.store.matrix_store import create_store, open_store
-    from distclust.store.sources import SourceOptions, open_source
+    from distclust.store.sources import open_source
 
     check_choice(how, "ingest: how", ("create", "append", "replace"))
     check_choice(layout, "ingest: layout", ("auto", "dense", "csr", "compact"))
@@ -80,7 +81,7 @@ def ingest(
     if how != "create" and (fresh or layout != "auto" or storage != "auto"):
         got, hint = "layout, storage or fresh", "Leave them out: the store's own are kept."
         raise InputError(f"ingest: how={how!r}", "no options of a new store", got, hint)
-    options = SourceOptions(**_check_reading(reading, SourceOptions))
+    options = reading_options(reading)
     grown = None if how == "create" else open_store(store)
     if grown is not None:
         options = dataclasses.replace(options, expected=grown.expected())
@@ -105,15 +106,23 @@ def ingest(
         return (grown.append if how == "append" else grown.replace)(prepare, **change)
 
 
-def _check_reading(reading: dict[str, Any], kind: Any) -> dict[str, Any]:
-    known = {field.name for field in dataclasses.fields(kind)} - {"expected"}
+def reading_options(reading: Mapping[str, Any], where: str = "ingest") -> SourceOptions:
+    """Return how to read a source from options by name, as JSON may hold them.
+
+    Raises
+    ------
+    InputError
+        If there is no such option.
+    """
+    from distclust.store.sources import SourceOptions
+
+    known = {field.name for field in dataclasses.fields(SourceOptions)} - {"expected"}
     for name in reading:
         if name not in known:
             hint = "Check the spelling."
-            raise InputError("ingest", f"an option among {', '.join(sorted(known))}", name, hint)
-    return {
-        name: tuple(value) if isinstance(value, list) else value for name, value in reading.items()
-    }
+            raise InputError(where, f"an option among {', '.join(sorted(known))}", name, hint)
+    lists = {name: tuple(value) for name, value in reading.items() if isinstance(value, list)}
+    return SourceOptions(**{**reading, **lists})
 
 
 def _name_of(source: Any) -> Any:

@@ -30,7 +30,7 @@ from typing import Any
 
 from distclust import events
 from distclust.engine.dask_matrix import DaskMatrix, hold_in_memory
-from distclust.engine.pieces import PieceCut
+from distclust.engine.pieces import Grain, PieceCut, guided_batches
 from distclust.engine.sealing import Sealed, seal
 from distclust.engine.threads import grant_threads, one_blas_thread
 from distclust.engine.workers import asking_scheduler, count_threads, list_threads
@@ -42,7 +42,10 @@ NO_WORKERS_SECONDS = 60.0
 
 _QUIET_POLL_SECONDS = 5.0
 _EVENT_POLL_SECONDS = 0.1
+_LOOK_SECONDS = 1.0  # asking the scheduler for its workers takes time of everybody
 _BALANCE_SECONDS = 2.0  # after so long somebody looks which workers there are
+_AHEAD = 2  # tasks in work or waiting, for each thread
+_BATCHES_AHEAD = 4  # what they carry takes little memory; it hides how long a message takes
 _LARGE_TASKS = {"distributed.admin.large-graph-warning-threshold": "1 TB"}
 
 _event_queues: weakref.WeakKeyDictionary[Any, queue.SimpleQueue[events.Event]] = (
@@ -108,24 +111,51 @@ def map_items(
     items: Iterable[tuple[Any, ...]],
     shared: tuple[Any, ...],
     name: str,
-    ahead: int = 2,
-    weigh: Callable[[tuple[Any, ...]], int] = lambda item: 1,
 ) -> Iterator[Any]:
-    """Yield ``function(*item, *shared)`` in order, `ahead` times the cluster's threads ahead.
+    """Yield ``function(*item, *shared)`` in order."""
+    weighed = ((item, 1) for item in items)
+    return _map_weighed(client, function, weighed, shared, name, _Balance(client), _AHEAD)
+
+
+def map_batches(
+    client: Any,
+    function: Callable[..., list[Any]],
+    items: Sequence[Any],
+    shared: tuple[Any, ...],
+    name: str,
+    grain: Grain,
+) -> Iterator[Any]:
+    """Yield what ``function(some_items, *shared)`` lists, in order, for runs of the items."""
+    balance = _Balance(client)
+    batches = guided_batches(items, balance.n_threads, grain)
+    weighed = (((batch,), len(batch)) for batch in batches)
+    parts = _map_weighed(client, function, weighed, shared, name, balance, _BATCHES_AHEAD)
+    return (value for part in parts for value in part)
+
+
+def _map_weighed(
+    client: Any,
+    function: Callable[..., Any],
+    weighed: Iterable[tuple[tuple[Any, ...], int]],
+    shared: tuple[Any, ...],
+    name: str,
+    balance: _Balance,
+    ahead: int,
+) -> Iterator[Any]:
+    """Yield results in order, `ahead` times the cluster's threads ahead.
 
     Workers get equal shares of the items' weights.
     """
     order = _Order(function, _topic(client))
     prefix = _task_prefix(name)
     common = _submit(client, _hold, f"{prefix}-shared", _Shared(seal(*shared)))
-    limit = ahead * max(1, count_threads(client))
-    balance = _Balance(client)
+    limit = ahead * balance.n_threads
     pending: deque[_Fetch] = deque()
     try:
-        for i, item in enumerate(items):
+        for i, (item, weight) in enumerate(weighed):
             if len(pending) == limit:
                 yield _opened(client, pending.popleft())
-            sealed, weight = seal(order, item), weigh(item)
+            sealed = seal(order, item)
             worker = balance.choose(weight)
             task = _submit(client, _call_item, f"{prefix}-{i}", sealed, common, worker=worker)
             fetch = _Fetch(client, task)  # results come while others are worked on
@@ -183,16 +213,23 @@ class _Balance:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._looked = -math.inf
-        self._threads: Counter[str] = Counter()
+        self._look()
         self._to_do: Counter[str] = Counter()  # what was given out and is not back
         self._lock = threading.Lock()  # results arrive in the client's own thread
+
+    @property
+    def n_threads(self) -> int:
+        """Threads of all workers when somebody last looked, at least 1."""
+        return max(1, self._threads.total())
+
+    def _look(self) -> None:
+        self._looked = time.monotonic()
+        self._threads = Counter(list_threads(self._client))
 
     def choose(self, weight: int) -> str | None:
         """Return the worker for a task of that weight, or None while there is no worker."""
         if time.monotonic() - self._looked > _BALANCE_SECONDS:
-            self._looked = time.monotonic()
-            self._threads = Counter(list_threads(self._client))
+            self._look()
         with self._lock:
             worker = min(
                 self._threads,
@@ -319,13 +356,16 @@ def _result(client: Any, fetch: _Fetch) -> Any:
 def _wait(client: Any, fetching: Future[Any]) -> Any:
     """Return what is being fetched, delivering events and looking for workers meanwhile."""
     patience = Patience()
+    next_look = time.monotonic() + _LOOK_SECONDS
     while True:
         try:
             return fetching.result(timeout=_poll_seconds())
         except TimeoutError as error:
             if fetching.done() and fetching.exception() is error:  # the function's own
                 raise
-            patience.check(count_threads(client) > 0)
+            if time.monotonic() >= next_look:
+                patience.check(count_threads(client) > 0)
+                next_look = time.monotonic() + _LOOK_SECONDS
         finally:
             deliver_events(client)
 

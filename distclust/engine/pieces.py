@@ -16,6 +16,7 @@ from distclust.engine.sessions import current_client, local_threads
 from distclust.engine.threads import map_in_order
 from distclust.store import Matrix
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -42,17 +43,16 @@ class Pieces:
         The same with all rows in memory, ready to be sent.
     cut
         How the piece of a `DaskMatrix` is put together.
-    together
-        How many pieces of a store one task may do, where there are many: results are small.
+    is_small
+        Whether results are small, so that a task may do several pieces of a store.
     """
 
     read: Callable[[Matrix, int], tuple[Any, ...]]
     pack: Callable[[Matrix, int], tuple[Any, ...]]
     cut: Callable[[Any, int], PieceCut]
-    together: int = 1
+    is_small: bool = False
 
 
-_NAMES_AHEAD = 4  # numbers of pieces take no memory, and hide how long a message takes
 _SHARE_A_TASK = 0.5  # of what is left for a thread: large tasks first, small ones to end together
 
 
@@ -63,6 +63,7 @@ def map_pieces(
     matrix: Matrix,
     shared: tuple[Any, ...],
     stage: str,
+    is_brief: bool = False,
 ) -> Iterator[Result]:
     """Yield ``function(*piece, *shared)`` for the pieces of these numbers, in order."""
     check_travels(function)
@@ -72,7 +73,8 @@ def map_pieces(
             lambda i: function(*pieces.read(matrix, i), *shared), indices, local_threads()
         )
     else:
-        results = _map_on_client(client, pieces, indices, function, matrix, shared, stage)
+        grain = BRIEF if is_brief else LONG
+        results = _map_on_client(client, pieces, indices, function, matrix, shared, stage, grain)
     with matrix.held():
         yield from reported(results, len(indices), stage)
 
@@ -85,38 +87,50 @@ def _map_on_client(
     matrix: Matrix,
     shared: tuple[Any, ...],
     stage: str,
+    grain: Grain,
 ) -> Iterator[Result]:
     from distclust.engine.dask_matrix import DaskMatrix
-    from distclust.engine.on_client import map_cuts, map_items
-    from distclust.engine.workers import count_threads
+    from distclust.engine.on_client import map_batches, map_cuts, map_items
 
     name = stage or function.__name__
     if isinstance(matrix, DaskMatrix):
         cuts = [pieces.cut(matrix, i) for i in indices]
         return map_cuts(client, function, matrix, cuts, shared, name)
     if matrix.travels_by_name:
+        grain = grain if pieces.is_small else ONE
         sent = (pieces.read, function, matrix, *shared)
-        batches = guided_batches(indices, max(1, count_threads(client)), pieces.together)
-        items = ((batch,) for batch in batches)
-        parts = map_items(
-            client, _read_and_call, items, sent, name, _NAMES_AHEAD, weigh=lambda item: len(item[0])
-        )
-        return (result for part in parts for result in part)
+        return map_batches(client, _read_and_call, indices, sent, name, grain)
     arguments = (pieces.pack(matrix, i) for i in indices)
     return map_items(client, function, arguments, shared, name)
 
 
-def guided_batches(indices: Sequence[int], n_threads: int, most: int) -> Iterator[Sequence[int]]:
-    """Yield runs of `indices` for one task each, shorter and shorter towards the end.
+@dataclass(frozen=True)
+class Grain:
+    """How many items of a map one task does: from `least`, at its end, to `most`."""
 
-    A task costs milliseconds of the scheduler, so there should be few; but the last ones must
-    be short, or a thread waits for another's long one (guided self-scheduling).
+    least: int
+    most: int
+
+
+# A task costs milliseconds, of the worker and of everybody else. Where an item takes as long,
+# it takes several to be worth a task; where it takes longer, the last tasks are best short.
+BRIEF = Grain(4, 16)
+LONG = Grain(1, 8)
+ONE = Grain(1, 1)  # results may be as large as blocks
+
+
+def guided_batches(items: Sequence[Item], n_threads: int, grain: Grain) -> Iterator[Sequence[Item]]:
+    """Yield runs of `items` for one task each, shorter and shorter towards the end.
+
+    There should be few tasks; but the last ones must be short, or a thread waits for another's
+    long one (guided self-scheduling).
     """
     start = 0
-    while start < len(indices):
-        fair = int(_SHARE_A_TASK * (len(indices) - start) / n_threads)
-        size = min(max(1, fair), most)
-        yield indices[start : start + size]
+    while start < len(items):
+        n_left = len(items) - start
+        fair = int(_SHARE_A_TASK * n_left / n_threads)
+        size = min(max(fair, min(grain.least, -(-n_left // n_threads))), grain.most)
+        yield items[start : start + size]
         start += size
 
 

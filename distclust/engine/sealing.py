@@ -6,15 +6,26 @@ that starts at an odd byte in another order, and the answer would differ in its 
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
+
+_OUT_OF_BAND = 5  # the protocol of pickle since which memory may be sent beside it
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """What a task carries or returns, as bytes; Dask does not look inside either."""
+    """What a task carries or returns, as bytes; Dask does not look inside either.
 
-    content: bytes
+    Opened, arrays lie in memory of their own, wherever the bytes landed.
+    """
+
+    content: bytes | memoryview
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        if int(protocol) < _OUT_OF_BAND:
+            return Sealed, (bytes(self.content),)
+        return Sealed, (pickle.PickleBuffer(self.content),)  # sent as it lies, not copied
 
     def open(self) -> Any:
         """Return what was sealed, as a tuple."""

@@ -278,7 +278,8 @@ def _start_local(
             preload=[*dask.config.get("distributed.worker.preload"), _UNINTERRUPTED],
         )
     keep_workers_alive(cluster)
-    return Session("local", Client(cluster), cluster, has_dashboard=has_dashboard)
+    client = Client(cluster, direct_to_workers=True)  # all on this machine: no detour
+    return Session("local", client, cluster, has_dashboard=has_dashboard)
 
 
 def _join(address: str, timeout: float) -> Session:

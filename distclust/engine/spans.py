@@ -113,6 +113,7 @@ def map_spans(
     *shared: Any,
     stage: str = "",
     skip: Collection[int] = (),
+    is_brief: bool = False,
 ) -> Iterator[Result]:
     """Yield ``function(span, *shared)`` for every span, in order; see `map_blocks`.
 
@@ -129,10 +130,13 @@ def map_spans(
         Name in progress events and on the dashboard; no events without it.
     skip
         Numbers of spans to leave out: nothing of them is read, counted or yielded.
+    is_brief
+        Whether the function takes little longer than reading, so that tasks of a cluster
+        had better hold several spans.
     """
     skipped = frozenset(skip)
     indices = [i for i in range(n_spans(matrix)) if i not in skipped]
-    yield from map_pieces(_SPANS, indices, function, matrix, shared, stage)
+    yield from map_pieces(_SPANS, indices, function, matrix, shared, stage, is_brief)
 
 
 def _blocks_of(matrix: Matrix, index: int) -> range:
@@ -213,4 +217,4 @@ def _cut_span(matrix: DaskMatrix, index: int) -> _SpanCut:
     return _SpanCut(index, *span_bounds(matrix, index), blocks, cuts)
 
 
-_SPANS = Pieces(_read_span, _pack_span, _cut_span, together=8)
+_SPANS = Pieces(_read_span, _pack_span, _cut_span, is_small=True)

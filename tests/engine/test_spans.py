@@ -16,7 +16,7 @@ import scipy.sparse
 
 from distclust import engine, events
 from distclust.engine.on_client import _Balance
-from distclust.engine.pieces import guided_batches
+from distclust.engine.pieces import BRIEF, LONG, guided_batches
 from distclust.seeding import row_keys
 from distclust.store import ArrayMatrix, Matrix, SparseMatrix
 
@@ -274,13 +274,23 @@ def test_map_spans__killed_worker_changes_nothing(values, stored, tmp_path):
 
 @pytest.mark.parametrize("n_threads", [1, 2, 16])
 @pytest.mark.parametrize("n_pieces", [0, 1, 39, 5000])
-def test_guided_batches__take_every_piece_once_and_end_short(n_pieces, n_threads):
-    batches = [list(batch) for batch in guided_batches(range(n_pieces), n_threads, most=8)]
+@pytest.mark.parametrize("grain", [BRIEF, LONG])
+def test_guided_batches__take_every_piece_once_and_end_short(n_pieces, n_threads, grain):
+    batches = [list(batch) for batch in guided_batches(range(n_pieces), n_threads, grain)]
     sizes = [len(batch) for batch in batches]
     assert list(itertools.chain(*batches)) == list(range(n_pieces))
-    assert max(sizes, default=1) <= 8
+    assert max(sizes, default=1) <= grain.most
     assert sizes == sorted(sizes, reverse=True)
-    assert sizes[-n_threads:] == [1] * min(n_threads, len(sizes))
+    assert max(sizes[-n_threads:], default=1) <= grain.least
+
+
+def test_guided_batches__brief_pieces_make_fewer_tasks_but_keep_all_threads():
+    sizes = {
+        grain: [len(b) for b in guided_batches(range(39), 2, grain)] for grain in (BRIEF, LONG)
+    }
+    assert len(sizes[BRIEF]) < 0.7 * len(sizes[LONG])
+    assert [len(b) for b in guided_batches(range(3), 2, BRIEF)] == [2, 1]
+    assert [len(b) for b in guided_batches(range(4), 4, BRIEF)] == [1, 1, 1, 1]
 
 
 def test_balance__gives_workers_equal_shares_and_counts_threads():

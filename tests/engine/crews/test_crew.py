@@ -12,6 +12,7 @@ import pytest
 from distclust import engine
 from distclust.engine.crews import Crew, Vault
 from distclust.engine.crews import crew as crew_module
+from distclust.engine.crews.in_process import LocalHands
 from distclust.errors import CheckpointWarning, ConflictError, InputError
 from tests.walkers import (
     Leader,
@@ -54,6 +55,39 @@ class Killed(BaseException):
 def test_follow__equals_a_plain_loop(threads, has_vault):
     with engine.connect("threads", threads=threads):
         assert follow(vault_on(Shelf()) if has_vault else None) == WANTED
+
+
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_calls__at_most_one_is_on_its_way_for_each_member(is_alone, monkeypatch):
+    """And it is bounded: of a member's orders it carries one."""
+    under_way: dict[int, list[int]] = {}
+    n_orders = []
+    call, wait = LocalHands.call, LocalHands.wait
+
+    def spy_on_call(hands, number, berth, method, *args, **options):
+        if method == "advance":
+            members = [start.member for start in args[0]]
+            busy = [m for others in under_way.values() for m in others]
+            assert not set(members) & set(busy)
+            under_way[number] = members
+            n_orders.append(len(args[1]))
+        call(hands, number, berth, method, *args, **options)
+
+    def spy_on_wait(hands):
+        answer = wait(hands)
+        if answer is not None:
+            under_way.pop(answer.call, None)
+        return answer
+
+    monkeypatch.setattr(LocalHands, "call", spy_on_call)
+    monkeypatch.setattr(LocalHands, "wait", spy_on_wait)
+    if is_alone:
+        with Crew(Walker(), N_MEMBERS, vault=vault_on(Shelf()), every=EVERY) as crew:
+            assert len(list(crew.run(N_ROUNDS, float))) == N_MEMBERS * N_ROUNDS
+    else:
+        assert follow(vault_on(Shelf())) == WANTED
+    assert not under_way
+    assert set(n_orders) == {1}
 
 
 def test_round__reports_come_in_the_order_of_members():
