@@ -27,7 +27,7 @@ from distclust.engine.held import RowArray
 from distclust.projections.kernels import TILE, Preparation
 from distclust.projections.krylov import Subspace, thinned
 from distclust.projections.products import WeightedRows
-from distclust.projections.subspace import ritz, signs_of
+from distclust.projections.subspace import inner, ritz, signs_of, times
 
 Doubles = npt.NDArray[np.float64]
 
@@ -141,8 +141,8 @@ def _centred_subspace(
     """
     n_rows = len(row_sums)
     means = basis.mean(axis=0)
-    gram = basis.T @ basis - n_rows * np.outer(means, means)
-    projected = basis.T @ product
+    gram = inner(basis, basis) - n_rows * np.outer(means, means)
+    projected = inner(basis, product)
     projected -= np.outer(means, product.sum(axis=0)) + np.outer(basis.T @ row_sums, means)
     projected += row_sums.sum() * np.outer(means, means)
     sizes, turns = np.linalg.eigh(gram)
@@ -154,15 +154,15 @@ def _centred_subspace(
     values, vectors = ritz(turn.T @ projected @ turn)
     turn = turn @ vectors
     shifts = means @ turn
-    turned, raised = turn.T @ basis.T, turn.T @ product.T
+    turned, raised = times(basis, turn), times(product, turn)
     for i, shift in enumerate(shifts):
-        turned[i] -= shift
-        raised[i] -= shift * row_sums
+        turned[:, i] -= shift
+        raised[:, i] -= shift * row_sums
     state = Subspace.starting_with(np.empty((n_rows, 0)), n_components)
     return replace(
         state,
-        basis=turned.T,
-        product=raised.T,
+        basis=turned,
+        product=raised,
         row_sums=row_sums,
         projected=np.diag(values),
         values=values,

@@ -20,7 +20,15 @@ from distclust import events
 from distclust.engine import Plan, one_blas_thread
 from distclust.projections.forecast import expected_rounds
 from distclust.projections.shards import Product
-from distclust.projections.subspace import Columns, bordered, centred, orthonormal, ritz
+from distclust.projections.subspace import (
+    Columns,
+    bordered,
+    centred,
+    inner,
+    orthonormal,
+    ritz,
+    times,
+)
 
 Doubles = npt.NDArray[np.float64]
 
@@ -30,6 +38,7 @@ OVERSAMPLING = 8
 
 _WIDEST = 12  # blocks of a basis before it is thinned out
 _KEPT = 3  # blocks that stay then
+_DONE = 0.1  # of the residual allowed: below it a column is not multiplied any more
 _ROUNDING = 1e-15
 
 
@@ -108,7 +117,8 @@ class Krylov(Plan[Subspace]):
     state_type = Subspace
 
     def __post_init__(self) -> None:
-        capacity = _WIDEST * self.start.block.shape[1] + self.start.basis.shape[1]
+        n_rows, first = self.start.block.shape
+        capacity = self.start.basis.shape[1] + first + _WIDEST * self._width(n_rows)
         object.__setattr__(self, "_basis", Columns(capacity))
         object.__setattr__(self, "_product", Columns(capacity))
 
@@ -132,8 +142,10 @@ class Krylov(Plan[Subspace]):
         """Whether all residuals are within the tolerance."""
         if len(state.values) == 0:
             return False
-        allowed = max(self.tolerance * float(state.values[0]), _ROUNDING * self.scale)
-        return bool(state.residuals.max() <= allowed)
+        return bool(state.residuals.max() <= self._allowed(state))
+
+    def _allowed(self, state: Subspace) -> float:
+        return max(self.tolerance * float(state.values[0]), _ROUNDING * self.scale)
 
     def absorb(self, state: Subspace, reports: Sequence[Doubles]) -> Subspace:
         """Enlarge the basis by the block that was multiplied."""
@@ -147,7 +159,7 @@ class Krylov(Plan[Subspace]):
                 state,
                 basis=basis,
                 product=self._product.beside(state.product, product),
-                projected=bordered(state.projected, basis.T @ product),
+                projected=bordered(state.projected, inner(basis, product)),
                 row_sums=row_sums,
                 n_products=state.n_products + 1,
             )
@@ -173,8 +185,8 @@ class Krylov(Plan[Subspace]):
         wide = self._width(n_rows)
         n_wanted = min(max(wide, self.n_components), width)
         chosen = vectors[:, :n_wanted]
-        residual = centred(state.product @ chosen)
-        residual -= (state.basis @ chosen) * values[:n_wanted]
+        residual = centred(times(state.product, chosen))
+        residual -= times(state.basis, chosen) * values[:n_wanted]
         sizes = np.sqrt(np.einsum("ij,ij->j", residual, residual))
         q = self.n_components
         state = replace(state, values=values, vectors=vectors, residuals=sizes[:q].copy())
@@ -183,8 +195,8 @@ class Krylov(Plan[Subspace]):
         if width > (_WIDEST - 1) * wide:
             state = thinned(state, _KEPT * wide)
         left = n_rows - 1 - state.basis.shape[1]  # dimensions that are not in the basis
-        block = orthonormal(residual[:, : min(wide, left)], state.basis)
-        return replace(state, block=block)
+        worth = np.flatnonzero(sizes > _DONE * self._allowed(state))[: min(wide, left)]
+        return replace(state, block=orthonormal(residual[:, worth], state.basis))
 
     def _width(self, n_rows: int) -> int:
         return min(self.width, n_rows - 1) or block_width(self.n_components, n_rows)
@@ -196,8 +208,8 @@ def thinned(state: Subspace, width: int) -> Subspace:
     values = state.values[: kept.shape[1]]
     return replace(
         state,
-        basis=(kept.T @ state.basis.T).T,
-        product=(kept.T @ state.product.T).T,
+        basis=times(state.basis, kept),
+        product=times(state.product, kept),
         projected=np.diag(values),
         values=values,
         vectors=np.eye(len(values)),

@@ -38,9 +38,13 @@ _CSR_ARRAYS = ("data", "indices", "indptr")
 
 def save_ppca(model: PPCA, path: str | os.PathLike[str]) -> None:
     """Write a fitted model to one file, complete or not at all."""
+    write_archive(path, *ppca_to_archive(model))
+
+
+def ppca_to_archive(model: PPCA) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """Return kind, JSON part and arrays of a fitted model."""
     facts = border_facts(model) | {"noise_variance": model.noise_variance_}
-    arrays = {name: getattr(model, name) for name in _PPCA_ARRAYS}
-    write_archive(path, PPCA_KIND, facts, arrays)
+    return PPCA_KIND, facts, {name: getattr(model, name) for name in _PPCA_ARRAYS}
 
 
 def save_kernel_pca(model: KernelPCA, path: str | os.PathLike[str]) -> None:

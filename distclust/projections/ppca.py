@@ -182,11 +182,7 @@ class PPCA(Projection):
             If values are missing and there are too many features for so many components.
         """
         where = "PPCA.fit"
-        n_components = check_integer(self.n_components, f"{where}: n_components", at_least=1)
-        tolerance = check_real(self.tolerance, f"{where}: tolerance", at_least=0.0)
-        max_iter = check_integer(self.max_iter, f"{where}: max_iter", at_least=1)
-        if self.noise_variance is not None:
-            check_real(self.noise_variance, f"{where}: noise_variance", above=0.0)
+        n_components, tolerance, max_iter = self._check_parameters(where)
         seed = check_seed(self.random_state, f"{where}: random_state")
         matrix = self._training_rows(X, where)
         _check_size(n_components, matrix.shape[0], matrix.shape[1], where)
@@ -202,6 +198,16 @@ class PPCA(Projection):
             )
         self._keep(ascent)
         return self
+
+    def _check_parameters(self, where: str) -> tuple[int, float, int]:
+        """Return the number of components, the tolerance and the most iterations, checked."""
+        if self.noise_variance is not None:
+            check_real(self.noise_variance, f"{where}: noise_variance", above=0.0)
+        return (
+            check_integer(self.n_components, f"{where}: n_components", at_least=1),
+            check_real(self.tolerance, f"{where}: tolerance", at_least=0.0),
+            check_integer(self.max_iter, f"{where}: max_iter", at_least=1),
+        )
 
     def _noise_rule(self, survey: Survey, where: str) -> NoiseRule:
         floor = NOISE_FLOOR * _mean_variance(survey)

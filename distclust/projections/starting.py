@@ -1,8 +1,10 @@
 """Where kernel products begin: near the truth, from a small sample of rows (Nyström).
 
 Eigenvectors of the kernel of a few rows, extended to all rows by the kernel between them, are
-worth one or two products with the whole matrix. Noise is added so that no direction is left
-out because the sample has nothing of it: K, multiplied again and again, brings it forth.
+worth one or two products with the whole matrix. They come for next to nothing, and in the first
+product most of the time goes to evaluating the kernel; so there are more of them than in later
+blocks, which saves a round. Noise is added so that no direction is left out because the sample
+has nothing of it: K, multiplied again and again, brings it forth.
 """
 
 from __future__ import annotations
@@ -19,25 +21,34 @@ from distclust.seeding import generator
 
 Doubles = npt.NDArray[np.float64]
 
-_FEWEST_SAMPLED = 128
+_FEWEST_SAMPLED = 256
 _SAMPLED = 4  # rows for each column of the block
+_WIDER = 2  # times as many columns as later blocks have
 _NOISE = 0.05
 
 
 def random_block(n_rows: int, width: int, seed: int) -> Doubles:
     """Return orthonormal random columns of mean 0."""
-    rng = generator(seed, "kernel PCA", "start")
     with one_blas_thread:
-        return orthonormal(centred(rng.normal(size=(n_rows, width))))
+        return orthonormal(_noise(n_rows, width, seed))
+
+
+def _noise(n_rows: int, width: int, seed: int) -> Doubles:
+    rng = generator(seed, "kernel PCA", "start")
+    return centred(rng.normal(size=(n_rows, width)))
 
 
 def near_block(preparation: Preparation, rows: RowArray, width: int, seed: int) -> Doubles:
-    """Return orthonormal columns of mean 0 near the leading eigenvectors."""
+    """Return orthonormal columns of mean 0 near the leading eigenvectors.
+
+    Where products are cheap they are random, `width` of them, else more.
+    """
     n_rows = rows.shape[0]
-    n_sampled = max(_FEWEST_SAMPLED, _SAMPLED * width)
-    noise = random_block(n_rows, width, seed)
+    n_columns = _WIDER * width
+    n_sampled = max(_FEWEST_SAMPLED, _SAMPLED * n_columns)
     if n_sampled >= n_rows or preparation.kernel.is_product:
-        return noise  # products are cheap
+        return random_block(n_rows, width, seed)
+    noise = _noise(n_rows, n_columns, seed) / np.sqrt(n_rows)  # columns of length 1, about
     rng = generator(seed, "kernel PCA", "sample")
     chosen = np.sort(rng.choice(n_rows, n_sampled, replace=False))
     sample = rows[chosen]
@@ -47,7 +58,7 @@ def near_block(preparation: Preparation, rows: RowArray, width: int, seed: int) 
     with one_blas_thread:
         own = np.block([[_values(preparation, a, b) for b in tiles] for a in tiles])
         _, vectors = ritz(centred(centred(own).T))
-        weights = vectors[:, :width]
+        weights = vectors[:, :n_columns]
         near = centred(WeightedRows(preparation, tiles, weights).times_all(preparation.tiles(rows)))
         lengths = np.sqrt(np.einsum("ij,ij->j", near, near))
         return orthonormal(near / np.where(lengths > 0, lengths, 1.0) + _NOISE * noise)

@@ -40,7 +40,7 @@ def fit_beside(
         fit=fit,
         archive=lambda: kernel_pca_to_archive(model),
         read=read_model,
-        metrics=lambda: _metrics(model),
+        metrics=lambda: metrics_of(model),
         resumed=lambda step: events.emit(em.STAGE if model.solver == "em" else krylov.STAGE, step),
     )
     fit_model_beside(model, results, how, fresh=fresh, where=where)
@@ -59,7 +59,8 @@ def _identity(model: KernelPCA, matrix: Matrix, rows: RowArray) -> dict[str, Any
     }
 
 
-def _metrics(model: KernelPCA) -> dict[str, Any]:
+def metrics_of(model: KernelPCA) -> dict[str, Any]:
+    """Return the figures that a version shows."""
     return {
         "n_rows": model.components_.shape[1],
         "n_components": len(model.eigenvalues_),

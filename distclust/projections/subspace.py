@@ -1,7 +1,7 @@
 """Algebra of thin blocks: centring, orthonormal bases, Rayleigh-Ritz.
 
-Blocks are tall and narrow, (N, k). All of it runs on one BLAS thread: the bits do not depend
-on the machine's number of cores.
+Blocks are tall and narrow, (N, k). Products go by strips of rows, of one length on one BLAS
+thread each: the bits do not depend on the machine's number of cores.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
+from distclust.engine import local_threads, thread_map
+
 Doubles = npt.NDArray[np.float64]
 
+_STRIP = 2048  # rows of a product that one thread does at a time
 _MOST_PASSES = 3
 _HALF = 0.5
 _WORST_CONDITION = 1e7  # beyond it a Cholesky factor of the Gram matrix loses half the digits
@@ -45,6 +48,29 @@ class Columns:
         self._buffer[old:new] = right.T
         self._used = new
         return self._buffer[:new].T
+
+
+def times(tall: Doubles, small: Doubles) -> Doubles:
+    """Return A S for a tall A of shape (N, w) and a small S of shape (w, k), column by column."""
+    found = np.empty((small.shape[1], len(tall)))
+
+    def multiply(start: int) -> None:
+        rows = slice(start, start + _STRIP)
+        np.matmul(small.T, tall[rows].T, out=found[:, rows])
+
+    thread_map(multiply, range(0, len(tall), _STRIP), local_threads())
+    return found.T
+
+
+def inner(left: Doubles, right: Doubles) -> Doubles:
+    """Return Aᵀ B of two tall blocks, the strips added in order."""
+
+    def multiply(start: int) -> Doubles:
+        rows = slice(start, start + _STRIP)
+        return np.asarray(left[rows].T @ right[rows])
+
+    parts = thread_map(multiply, range(0, len(left), _STRIP), local_threads())
+    return np.sum(parts, axis=0) if parts else np.zeros((left.shape[1], right.shape[1]))
 
 
 def bordered(square: Doubles, columns: Doubles) -> Doubles:
@@ -83,7 +109,7 @@ def _unit_columns(block: Doubles) -> Doubles:
 def _without(block: Doubles, basis: Doubles | None) -> Doubles:
     if basis is None or basis.shape[1] == 0:
         return block
-    return block - basis @ (basis.T @ block)
+    return block - times(basis, inner(basis, block))
 
 
 def _factor(block: Doubles) -> tuple[Doubles, float]:
@@ -91,7 +117,7 @@ def _factor(block: Doubles) -> tuple[Doubles, float]:
 
     By Cholesky where the block is well conditioned.
     """
-    gram = block.T @ block
+    gram = inner(block, block)
     try:
         factor: Doubles | None = np.asarray(np.linalg.cholesky(gram), np.float64).T
     except np.linalg.LinAlgError:
@@ -100,7 +126,7 @@ def _factor(block: Doubles) -> tuple[Doubles, float]:
         diagonal = np.abs(factor.diagonal())
         if diagonal.min() * _WORST_CONDITION > diagonal.max():
             half = _solved(factor, block)
-            again = np.asarray(np.linalg.cholesky(half.T @ half), np.float64)
+            again = np.asarray(np.linalg.cholesky(inner(half, half)), np.float64)
             found = _solved(again.T, half)
             return found, float(diagonal.min())
     found, triangle = np.linalg.qr(block)
@@ -109,8 +135,7 @@ def _factor(block: Doubles) -> tuple[Doubles, float]:
 
 def _solved(factor: Doubles, block: Doubles) -> Doubles:
     """Return Z R⁻¹; the factor is small and well conditioned."""
-    found: Doubles = block @ scipy.linalg.solve_triangular(factor, np.eye(len(factor)))
-    return found
+    return times(block, scipy.linalg.solve_triangular(factor, np.eye(len(factor))))
 
 
 def ritz(projected: Doubles) -> tuple[Doubles, Doubles]:

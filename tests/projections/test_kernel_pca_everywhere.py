@@ -222,5 +222,5 @@ def test_round__moves_a_block_there_and_back(monkeypatch):
     monkeypatch.setattr(Crew, "_do_round", spy)
     make("rbf").fit(make_rows())
     assert len(sizes) > 2
-    widest = block_width(make("rbf").n_components, N) + 1  # and once the sums of rows
+    widest = 2 * block_width(make("rbf").n_components, N) + 1  # at first, with sums of rows
     assert all(sent <= N * widest and got == sent for sent, got in sizes)

@@ -238,7 +238,7 @@ def test_killed__before_it_was_published(owner, monkeypatch, rounds, unbroken, t
         raise Stop
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner, "_metrics" if owner is stored_fits else "publish", stop)
+        patch.setattr(owner, "metrics_of" if owner is stored_fits else "publish", stop)
         with pytest.raises(Stop):
             make().fit(make_rows(), results=tmp_path)
     rounds.clear()

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distclust.engine.threads import grant_threads
 from distclust.projections.krylov import Krylov, Subspace, block_width
-from distclust.projections.subspace import centred, orthonormal, ritz, signs_of
+from distclust.projections.subspace import centred, inner, orthonormal, ritz, signs_of, times
 from tests.oracles import kernel_pca as oracle
 
 N = 120
@@ -98,6 +99,20 @@ def test_states__are_consistent_on_the_way(spectrum):
     assert found.residuals.max() < 1e-10 * np.abs(matrix).max() * 300
     if spectrum == "slow":
         assert max(np.diff(widths)) <= block_width(2, 300)
+
+
+def test_blocks__columns_that_are_done_are_not_multiplied_any_more():
+    """Three stand out and are found at once, two take longer."""
+    matrix = planted_matrix(np.append([100.0, 90.0, 80.0], np.linspace(1.0, 0.0, 200)), n=300)
+    plan = make_plan(5, 300, 1e-8)
+    states: list[Subspace] = []
+    found = follow(plan, matrix, states.append)
+    assert plan.is_converged(found)
+    widths = [state.block.shape[1] for state in states]
+    assert widths[0] == block_width(5, 300)
+    assert widths[-2] == block_width(5, 300) - 3
+    for state in states:
+        check_state(state, matrix)
 
 
 def test_thinning__bounds_the_basis_and_still_converges():
@@ -195,6 +210,22 @@ def test_orthonormal__whatever_the_condition(condition, rng):
     if condition < 1e7:
         wanted = np.column_stack([basis, block])
         assert oracle.angle(np.column_stack([basis, found]), wanted) < 1e-8
+
+
+@pytest.mark.parametrize("n_rows", [1, 2048, 5000])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_tall_products__are_right_and_the_same_by_any_threads(n_rows, order, rng):
+    tall = np.asarray(rng.normal(size=(n_rows, 7)), order=order)
+    small, other = rng.normal(size=(7, 3)), rng.normal(size=(n_rows, 4))
+    found = []
+    for n_threads in (1, 2, 5):
+        with grant_threads(n_threads):
+            found.append((times(tall, small), inner(tall, other)))
+    np.testing.assert_allclose(found[0][0], tall @ small, atol=1e-12)
+    np.testing.assert_allclose(found[0][1], tall.T @ other, atol=1e-10)
+    for product, gram in found[1:]:
+        np.testing.assert_array_equal(product, found[0][0])
+        np.testing.assert_array_equal(gram, found[0][1])
 
 
 def test_ritz__is_ordered_and_symmetrises(rng):

@@ -71,6 +71,15 @@ def test_centring__a_product_between_two_means(rng):
     np.testing.assert_allclose(found - found.mean(axis=0), wanted, atol=1e-11)
 
 
+def test_shards__follow_from_the_rows_alone(monkeypatch):
+    """Several to a worker: at least 16 at ten thousand rows; all rows, each in one of them."""
+    shrink(monkeypatch, 512)
+    assert n_shards(10_000) >= 16
+    role = make_role(np.zeros((10_000, 1)))
+    bounds = [role.bounds(member) for member in range(n_shards(10_000))]
+    assert [i for start, stop in bounds for i in range(start, stop)] == list(range(10_000))
+
+
 # ---- memory ------------------------------------------------------------------------------------
 
 
@@ -193,6 +202,22 @@ def test_taking_over__keeps_within_the_budget():
     for _ in range(2):
         product(place._role, Product(make_block(len(rows))), place)
         assert place.n_tiles == 20
+
+
+def test_memory__of_tiles_that_go_is_used_again():
+    """Not beside what is taken anew: the budget would be exceeded."""
+    rows = make_rows()
+    other = rows.copy()
+    other[0] += 1.0
+    old = make_role(rows, "poly", budget=36 * TILE_BYTES)
+    place = old.open(None, Room())
+    product(old, Product(make_block()), place)
+    used = {tile.ctypes.data for tile in place._tiles.values()}
+    assert len(used) == 36
+    new = make_role(other, "poly", budget=36 * TILE_BYTES).open(place, Room())
+    product(new._role, Product(make_block()), new)
+    assert {tile.ctypes.data for tile in new._tiles.values()} == used
+    check_right(new, other, "poly")
 
 
 # ---- as a role of a crew -----------------------------------------------------------------------
