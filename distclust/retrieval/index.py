@@ -298,10 +298,10 @@ def place_of_index(corpus: str) -> str:
     return f"{corpus.rstrip('/')}.sets"
 
 
-def open_index(url: str) -> StoredIndex | None:
-    """Open the current index of a place, or return None if there is none."""
+def open_index(url: str, version_id: str | None = None) -> StoredIndex | None:
+    """Open the current index of a place, or return None if there is none; or a version of it."""
     store = ResultsStore(url)
-    version = store.current()
+    version = store.current() if version_id is None else store.get(version_id)
     if version is None:
         return None
     if version.kind != KIND:
@@ -310,15 +310,21 @@ def open_index(url: str) -> StoredIndex | None:
 
 
 def build_index(
-    matrix: StoredMatrix, url: str, stage: str = "building the index", *, fresh: bool = False
+    matrix: StoredMatrix,
+    url: str,
+    stage: str = "building the index",
+    *,
+    fresh: bool = False,
+    before_version: str | None = None,
 ) -> StoredIndex:
     """Build the index of a stored corpus, or bring it up to date; one that is is kept.
 
     An interrupted build is resumed: shards that were finished are kept. A `fresh` one makes
-    all shards, whatever is there.
+    all shards, whatever is there. Shards are taken over from the current version, or from
+    `before_version`.
     """
     store = ResultsStore(url)
-    before = None if fresh else open_index(url)
+    before = None if fresh else open_index(url, before_version)
     if before is not None and before.fingerprint == matrix.fingerprint:
         return before
     identity: dict[str, Any] = {

@@ -150,6 +150,38 @@ class StoredCodes(Codes):
         return f"{self.prefix}/{span}"
 
 
+class RenamedCodes(Codes):
+    """Codes of another pass under other numbers; nothing is written.
+
+    Parameters
+    ----------
+    codes
+        Those that are read.
+    names
+        What each of them is called now, shape (n_codes,).
+    """
+
+    def __init__(self, codes: Codes, names: npt.NDArray[np.int64]) -> None:
+        self.codes = codes
+        self.names = names
+
+    def read(self, span: int) -> CodeArray:
+        """Return the codes of a span."""
+        return self.names[self.codes.read(span)].astype(np.int32)
+
+    def keep(self, span: int, codes: npt.ArrayLike) -> CodeArray | None:
+        """Refuse: they are kept under their own numbers."""
+        raise AssertionError("renamed codes are only read")
+
+    def collect(self, span: int, kept: CodeArray | None) -> None:
+        """Refuse: they are kept under their own numbers."""
+        raise AssertionError("renamed codes are only read")
+
+    def remove(self) -> None:
+        """Forget all of them."""
+        self.codes.remove()
+
+
 def spans_between(bounds: SpanBounds, start: int, stop: int) -> dict[int, Bounds]:
     """Return the spans that hold rows of ``[start, stop)``, in order, with their bounds.
 

@@ -10,12 +10,17 @@ looks before each step whether its claim is still the last: the sleeper wakes up
 
 Large files are written by workers, straight to their place (`DraftPlace`), and recorded by
 the process that holds the draft (`Draft.adopt`).
+
+Who publishes several versions as one (a job) makes them held back: ``with held_back():`` they
+are verified and sealed, but no pointer moves until `ResultsStore.release`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +46,26 @@ from distclust.store.versions import (
 )
 
 _FORM = "distclust-draft-file"
+
+_is_held_back: ContextVar[bool] = ContextVar("is_held_back", default=False)
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Seal what is published inside, and leave it to `ResultsStore.release` to show it.
+
+    Until then the run counts as unfinished: the same work begun again finds its seal.
+    """
+    token = _is_held_back.set(True)
+    try:
+        yield
+    finally:
+        _is_held_back.reset(token)
+
+
+def holds_back() -> bool:
+    """Whether what is published now is held back."""
+    return _is_held_back.get()
 
 
 class Draft:
@@ -173,7 +198,7 @@ class Draft:
         """Verify, seal, move the pointer; the draft is closed then.
 
         A draft that was sealed before keeps the metrics of its seal, and one that was
-        published before is not published twice.
+        published before is not published twice. Inside `held_back` the pointer stays.
 
         Raises
         ------
@@ -186,9 +211,10 @@ class Draft:
         if not self._lease.keep():  # slept so long that a collector may have been here
             self._shelf.check_not_condemned(self.id)
             read_version(self._objects, self.id)
-        self._shelf.publish(self.id)
-        self._objects.delete_tree(f"{CHECKPOINTS}/{self.id}")
-        self._objects.delete_tree(self._claims.prefix)  # last: until then the run is found again
+        if holds_back():
+            self.close()
+            return version
+        show_version(self._shelf, self.id)
         self._finish()
         return version
 
@@ -299,6 +325,13 @@ class Draft:
 
     def _conflict(self, expected: str, got: str) -> ConflictError:
         return _conflict(self._objects, self.id, expected, got)
+
+
+def show_version(shelf: Shelf, version_id: str) -> None:
+    """Move the pointer to a sealed version and remove what its run needed until then."""
+    shelf.publish(version_id)
+    shelf.objects.delete_tree(f"{CHECKPOINTS}/{version_id}")
+    shelf.objects.delete_tree(f"{DRAFTS}/{version_id}")  # last: until then the run is found again
 
 
 @dataclass(frozen=True)

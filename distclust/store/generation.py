@@ -156,6 +156,11 @@ class Generation:
         """Return the live rows, numbered on, as a source for another segment."""
         return KeptRows(_StoredRows(self), self.tombstones)
 
+    def read(self, start: int, stop: int) -> Rows:
+        """Return rows at stored positions ``[start, stop)``, deleted ones included."""
+        obs = {name: self.obs(name, start, stop) for name, _ in self.manifest.obs}
+        return Rows(self.values(start, stop), self.ids(start, stop), obs)
+
     def is_live(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
         """Whether the rows at stored positions ``[start, stop)`` are not deleted."""
         return live_mask(self.tombstones, start, stop)
@@ -235,10 +240,7 @@ class _StoredRows:
         return self._generation.stored_dtype
 
     def read(self, start: int, stop: int) -> Rows:
-        generation = self._generation
-        names = [name for name, _ in generation.manifest.obs]
-        obs = {name: generation.obs(name, start, stop) for name in names}
-        return Rows(generation.values(start, stop), generation.ids(start, stop), obs)
+        return self._generation.read(start, stop)
 
 
 def _bytes_of(block: CompactBlock) -> int:

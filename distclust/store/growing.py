@@ -11,17 +11,33 @@ after it was published, it returns what is there.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from distclust.errors import ConflictError, InputError
+from distclust.store.adding import (
+    CHECKING,
+    Addition,
+    AnyLayout,
+    Change,
+    Incoming,
+    change_of,
+    check_exact,
+    check_ids,
+    first_change,
+    prepare,
+    scratch_of,
+    with_deleted,
+    without_repeats,
+    write_features,
+    write_rows,
+)
 from distclust.store.columns import Features
 from distclust.store.fitting import fit_rows, free_id, given_ids
-from distclust.store.generation import Generation, encode_positions, open_generation
-from distclust.store.ids import Duplicates, SourceIds, StoredIds, find_repeats
+from distclust.store.generation import Generation, open_generation
+from distclust.store.ids import Span, StoredIds, find_repeats
 from distclust.store.manifest import (
     Manifest,
     SegmentEntry,
@@ -30,72 +46,39 @@ from distclust.store.manifest import (
     read_manifest,
 )
 from distclust.store.mapping import Mapper, serial_map
-from distclust.store.matrix import Profile
+from distclust.store.matching import Matched, live_positions, match_rows
 from distclust.store.objects import Objects
 from distclust.store.removal import has_begun
-from distclust.store.row_views import KeptRows
-from distclust.store.segments import (
-    CodecName,
-    LayoutName,
-    SegmentReader,
-    SegmentSpec,
-    choose_layout,
-    survey_rows,
-    write_segment,
-)
+from distclust.store.segments import CodecName
 from distclust.store.shelf import holds_results
 from distclust.store.sources.base import Prepared, Scratch
-from distclust.store.surveys import holds_counts
-from distclust.store.work import Work, fingerprint_of, finish_published, reading, working
-from distclust.validation import check_choice
-
-Positions: TypeAlias = npt.NDArray[np.int64]
-Incoming: TypeAlias = "Prepared | Callable[[Scratch], Prepared]"
-AnyLayout: TypeAlias = 'LayoutName | Literal["auto"]'
-
-_NONE: Positions = np.empty(0, np.int64)
-_CHECKING = "checking ids"
-_EXACT = 2.0**53  # larger whole numbers are rounded as float64
-_KEEP_ONE = "Keep the first or the last of them with duplicates (--duplicates)."
+from distclust.store.work import (
+    Work,
+    fingerprint_of,
+    finish_published,
+    is_claimed,
+    reading,
+    working,
+)
 
 
 @dataclass(frozen=True)
-class Addition:
-    """How rows are added.
+class Revision:
+    """Files that were read again or for the first time, and what they gave before.
 
     Attributes
     ----------
-    mapper
-        How work over many parts is done.
-    duplicates
-        What happens to rows of one id: they are refused, or the first or last is kept.
-    replacing
-        Whether rows that are stored give way to new ones in any case.
-    identity
-        JSON that differs whenever the rows may, or None.
-    provenance
-        JSON to keep with the generation.
-    tells_rows
-        Whether an equal identity means equal rows. If not (an iterator), unfinished work is
-        taken up, but finished work is never taken for what is asked for.
+    rows
+        All rows of these files; None if no file was read.
+    earlier
+        Stored positions that each of the files wrote before, as ranges: none of a new one.
+    gone
+        Stored positions whose rows go in any case.
     """
 
-    mapper: Mapper
-    duplicates: Duplicates = "refuse"
-    replacing: bool = False
-    identity: Any = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    tells_rows: bool = True
-
-    def __post_init__(self) -> None:
-        check_choice(self.duplicates, "duplicates", ("refuse", "first", "last"))
-
-    def request(self, action: str, **others: Any) -> dict[str, Any] | None:
-        """Return what tells this change from others, if it can be told."""
-        if self.identity is None:
-            return None
-        asked = {"identity": self.identity, "duplicates": self.duplicates, **others}
-        return {"action": action, **asked}
+    rows: Prepared | None = None
+    earlier: tuple[tuple[Span, ...], ...] = ()
+    gone: tuple[Span, ...] = ()
 
 
 def create(
@@ -109,14 +92,14 @@ def create(
     where = f"ingest into {objects.url}"
     _check_free(objects, where)
     with working(objects, _fingerprint(request, after=""), is_root=True) as work:
-        prepared = _prepare(incoming, work)
-        kept = _without_repeats(prepared, StoredIds(), addition, work)
+        prepared = prepare(incoming, work)
+        kept = without_repeats(prepared, StoredIds(), addition, work)
         if kept.rows.n_rows == 0 or kept.rows.n_features == 0:
             got = f"{kept.rows.n_rows} rows of {kept.rows.n_features} features"
             hint = "Check the source."
             raise InputError(where, "at least one row and one feature", got, hint)
-        entry, reader = _write(work, kept, layout, codec, addition.mapper)
-        _check_ids(reader, kept, StoredIds(), addition, where)
+        entry, reader = write_rows(work, kept, layout, codec, addition.mapper)
+        check_ids(reader, kept, StoredIds(), addition, where)
         manifest = Manifest(
             layout=reader.segment.spec.layout,
             codec=codec,
@@ -126,9 +109,15 @@ def create(
             features=work.write_features(Features(kept.columns, kept.facts).encode()),
             segments=(entry,),
             request=_digest(known),
-            provenance=addition.provenance,
+            provenance=addition.describe(lambda: first_change(kept)),
         )
         return work.publish(manifest, after=0)
+
+
+def has_created(objects: Objects, addition: Addition, layout: AnyLayout, codec: CodecName) -> bool:
+    """Whether unfinished work on this very store is there to be taken up."""
+    request = addition.request("create", layout=layout, codec=codec)
+    return is_claimed(objects, _fingerprint(request, after=""), is_root=True)
 
 
 def append(base: Generation, incoming: Incoming, addition: Addition, action: str) -> Generation:
@@ -142,20 +131,94 @@ def append(base: Generation, incoming: Incoming, addition: Addition, action: str
     where = f"{action} in {objects.url}"
     with working(objects, _fingerprint(request, base.digest)) as work:
         fitting = fit_rows(
-            _prepare(incoming, work), base, addition.mapper, where, replacing=addition.replacing
+            prepare(incoming, work), base, addition.mapper, where, replacing=addition.replacing
         )
-        kept = _without_repeats(fitting, base.ids_of_rows, addition, work)
+        kept = without_repeats(fitting, base.ids_of_rows, addition, work)
         if kept.rows.n_rows == 0:
             return base
-        entry, reader = _write(work, kept, manifest.layout, manifest.codec, addition.mapper)
-        _check_exact([*base.readers, reader], where)
-        replaced = _check_ids(reader, kept, base.ids_of_rows, addition, where)
+        entry, reader = write_rows(work, kept, manifest.layout, manifest.codec, addition.mapper)
+        check_exact([*base.readers, reader], where)
+        replaced = check_ids(reader, kept, base.ids_of_rows, addition, where)
         grown = replace(
-            _described(manifest, action, addition.provenance, known),
-            features=_write_features(work, base, kept),
+            manifest,
+            features=write_features(work, base, kept),
             segments=(*manifest.segments, entry),
         )
-        return work.publish(_with_deleted(grown, base, replaced, work), after=base.number)
+        changed = with_deleted(grown, base, replaced, work)
+        told = addition.describe(lambda: change_of(base, kept, reader, replaced, 0))
+        return work.publish(_described(changed, action, told, known), after=base.number)
+
+
+def revise(
+    base: Generation, incoming: Revision | Callable[[Scratch], Revision], addition: Addition
+) -> Generation:
+    """Bring the rows of files up to date: one generation that adds, replaces and deletes.
+
+    Rows that a file gave before and gives still stay where they are (see ``matching``); its
+    other rows go, and what it gives now comes at the end. Ids that rows of other files have
+    are duplicates. There is a generation even if no row differs: its provenance says so.
+    """
+    objects, manifest = base.objects, base.manifest
+    request = addition.request("revise")
+    known = request if addition.tells_rows else None
+    if (done := _find_done(objects, known)) is not None:
+        return done
+    check_present(base)
+    where = f"revise in {objects.url}"
+    with working(objects, _fingerprint(request, base.digest)) as work:
+        revision = incoming if isinstance(incoming, Revision) else incoming(scratch_of(work))
+        prepared, gone = revision.rows, live_positions(base, revision.gone)
+        if prepared is None or prepared.rows.n_rows == 0:
+            emptied = [span for spans in revision.earlier for span in spans]
+            gone = np.union1d(gone, live_positions(base, emptied))
+            changed = with_deleted(manifest, base, gone, work)
+            change = Change(((),) * len(revision.earlier), 0, 0, len(gone))
+            told = addition.describe(lambda: change)
+            return work.publish(_described(changed, "revise", told, known), after=base.number)
+        kept, matched = _unmatched(base, prepared, revision.earlier, addition, work, where)
+        gone = np.union1d(gone, matched.gone)
+        left = StoredIds(base.readers, np.union1d(base.tombstones, gone))
+        kept = without_repeats(kept, left, addition, work)
+        grown, reader = manifest, None
+        if kept.rows.n_rows > 0:
+            entry, reader = write_rows(work, kept, manifest.layout, manifest.codec, addition.mapper)
+            check_exact([*base.readers, reader], where)
+            gone = np.union1d(gone, check_ids(reader, kept, left, addition, where))
+            grown = replace(
+                manifest,
+                features=write_features(work, base, kept),
+                segments=(*manifest.segments, entry),
+            )
+        changed = with_deleted(grown, base, gone, work)
+        told = addition.describe(
+            lambda: change_of(base, kept, reader, gone, len(matched.same), revision.earlier)
+        )
+        return work.publish(_described(changed, "revise", told, known), after=base.number)
+
+
+def _unmatched(
+    base: Generation,
+    prepared: Prepared,
+    earlier: Sequence[Sequence[Span]],
+    addition: Addition,
+    work: Work,
+    where: str,
+) -> tuple[Prepared, Matched]:
+    """Return the new rows that are not stored already, as rows of the store."""
+    fitting = fit_rows(prepared, base, addition.mapper, where, replacing=False)
+    fitting = replace(fitting, file_rows=prepared.file_rows or (prepared.rows.n_rows,))
+    if prepared.has_ids:  # the one that stays of several is compared, whichever was stored
+        fitting = without_repeats(fitting, StoredIds(), addition, work, "among-new")
+    assert fitting.file_rows is not None
+    matched = match_rows(
+        base,
+        fitting.rows,
+        fitting.file_rows,
+        earlier,
+        work.watched(addition.mapper),
+        has_ids=prepared.has_ids,
+    )
+    return fitting.without(matched.same), matched
 
 
 def delete(
@@ -173,7 +236,7 @@ def delete(
     with working(base.objects, fingerprint_of(None)) as work:
         is_exact = manifest.ids_kind == "integer"
         stored = base.ids_of_rows
-        repeats = find_repeats(given, stored, mapper, is_exact=is_exact, stage=_CHECKING)
+        repeats = find_repeats(given, stored, mapper, is_exact=is_exact, stage=CHECKING)
         gone = repeats.losers("last")[0]  # what is given counts as later
         if missing == "refuse" and len(gone) < given.n_rows:
             found = repeats.positions[repeats.positions >= stored.n_rows] - stored.n_rows
@@ -184,7 +247,7 @@ def delete(
         if len(gone) == 0:
             return base
         changed = _described(manifest, "delete", provenance)
-        return work.publish(_with_deleted(changed, base, gone, work), after=base.number)
+        return work.publish(with_deleted(changed, base, gone, work), after=base.number)
 
 
 def compact(base: Generation, provenance: Mapping[str, Any], mapper: Mapper) -> Generation:
@@ -202,7 +265,7 @@ def compact(base: Generation, provenance: Mapping[str, Any], mapper: Mapper) -> 
         live = Prepared(base.rows(), columns, obs, manifest.ids_kind)
         segments: tuple[SegmentEntry, ...] = ()
         if live.rows.n_rows > 0:
-            segments = (_write(work, live, manifest.layout, manifest.codec, mapper)[0],)
+            segments = (write_rows(work, live, manifest.layout, manifest.codec, mapper)[0],)
         changed = replace(
             _described(manifest, "compact", provenance),
             segments=segments,
@@ -282,123 +345,3 @@ def _described(
     request: dict[str, Any] | None = None,
 ) -> Manifest:
     return replace(manifest, action=action, provenance=provenance, request=_digest(request))
-
-
-def _prepare(incoming: Incoming, work: Work) -> Prepared:
-    if isinstance(incoming, Prepared):
-        return incoming
-    return incoming(Scratch(work.objects, f"{work.scratch}/source"))
-
-
-def _without_repeats(
-    prepared: Prepared, stored: StoredIds, addition: Addition, work: Work
-) -> Prepared:
-    """Leave out the rows that give way to others, before anything is written."""
-    keep = addition.duplicates
-    if keep == "refuse":
-        return prepared  # found in what was written, which takes no pass over the rows
-    if addition.replacing or keep == "last":
-        stored = StoredIds()  # stored rows give way, whatever new ones do
-    repeats = find_repeats(
-        SourceIds(prepared.rows, work.objects, work.scratch),
-        stored,
-        addition.mapper,
-        is_exact=prepared.ids_kind == "integer",
-        stage=_CHECKING,
-    )
-    dropped = repeats.losers(keep)[1]
-    return replace(prepared, rows=KeptRows(prepared.rows, dropped)) if len(dropped) else prepared
-
-
-def _write(
-    work: Work, prepared: Prepared, layout: AnyLayout, codec: CodecName, mapper: Mapper
-) -> tuple[SegmentEntry, SegmentReader]:
-    """Write rows as a segment, or the rest of it if a part is there already."""
-    rows, objects, scratch = prepared.rows, work.objects, work.scratch
-    mapper = work.watched(mapper)
-    survey = survey_rows(rows, mapper=mapper, objects=objects, scratch=scratch)
-    spec = SegmentSpec(
-        _settle_layout(layout, survey.profile, prepared, is_first=work.is_root),
-        codec,
-        rows.n_rows,
-        rows.n_features,
-        rows.dtype.name,
-        prepared.ids_kind,
-        tuple(prepared.obs_kinds.items()),
-    )
-    segment = write_segment(
-        objects,
-        work.path,
-        rows,
-        spec,
-        mapper=mapper,
-        scratch=scratch,
-        survey=survey,
-        feature_names=[column.name for column in prepared.columns],
-    )
-    return work.write_table(segment), SegmentReader(objects, work.path, segment)
-
-
-def _settle_layout(
-    layout: AnyLayout, profile: Profile, prepared: Prepared, is_first: bool
-) -> LayoutName:
-    """Return the layout of a segment: the store's own, if it can hold further rows."""
-    if any(column.kind == "category" for column in prepared.columns):
-        return _check_dense(layout)  # code 0 is a level, not the absence of one
-    if layout == "auto":
-        return choose_layout(profile, prepared.rows.is_sparse)
-    return "csr" if layout == "compact" and not is_first and not holds_counts(profile) else layout
-
-
-def _check_dense(layout: AnyLayout) -> LayoutName:
-    if layout in ("auto", "dense"):
-        return "dense"
-    hint = 'Choose the layout "dense" or "auto", or drop the columns of categories.'
-    raise InputError("layout", "dense for rows with categories", layout, hint)
-
-
-def _check_exact(readers: Sequence[SegmentReader], where: str) -> None:
-    """Refuse whole numbers that would be rounded beside the other rows."""
-    together = np.result_type(*(reader.dtype for reader in readers))
-    whole = [reader.profile for reader in readers if reader.dtype.kind in "iu"]
-    if together.kind != "f" or not whole:
-        return
-    largest = max(
-        float(np.abs(bound).max(initial=0.0, where=np.isfinite(bound)))
-        for profile in whole
-        for bound in (profile.minimum, profile.maximum)
-    )
-    if largest >= _EXACT:
-        got = f"one of about {largest:.4g} beside rows of another type"
-        hint = "Convert them, or make a store of their own."
-        raise InputError(where, "whole numbers below 2^53", got, hint)
-
-
-def _check_ids(
-    reader: SegmentReader, prepared: Prepared, stored: StoredIds, addition: Addition, where: str
-) -> Positions:
-    """Make sure that no id is there twice; return stored positions that give way."""
-    new = StoredIds([reader])
-    is_exact = prepared.ids_kind == "integer"
-    repeats = find_repeats(new, stored, addition.mapper, is_exact=is_exact, stage=_CHECKING)
-    if not addition.replacing and addition.duplicates != "last":
-        repeats.refuse(new, where, _KEEP_ONE)
-        return _NONE
-    repeats.among_new().refuse(new, where, _KEEP_ONE)
-    return repeats.losers("last")[0]
-
-
-def _with_deleted(
-    manifest: Manifest, base: Generation, positions: Positions, work: Work
-) -> Manifest:
-    if len(positions) == 0:
-        return manifest
-    deleted = np.union1d(base.tombstones, positions)
-    part = work.write_tombstones(encode_positions(deleted))
-    return replace(manifest, tombstones=part, n_deleted=len(deleted))
-
-
-def _write_features(work: Work, base: Generation, prepared: Prepared) -> Any:
-    if prepared.columns == base.features.columns:
-        return base.manifest.features
-    return work.write_features(Features(prepared.columns, base.features.facts).encode())

@@ -15,14 +15,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from distclust.errors import InputError, StoreError
 from distclust.store import growing
+from distclust.store.adding import Addition, AnyLayout, Incoming, Provenance
 from distclust.store.generation import Generation, open_generation, reopen
-from distclust.store.growing import Addition, AnyLayout, Incoming
+from distclust.store.growing import Revision
 from distclust.store.ids import Duplicates
 from distclust.store.manifest import read_latest, read_manifest, read_manifests
 from distclust.store.mapping import Mapper, serial_map
@@ -31,7 +34,7 @@ from distclust.store.objects import Finding, Objects, open_objects
 from distclust.store.removal import has_begun, remove_store
 from distclust.store.segments import CodecName, IdsKind, LayoutName, ObsKind
 from distclust.store.shelf import holds_results
-from distclust.store.sources.base import Expected
+from distclust.store.sources.base import Expected, Scratch
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.store.sweeping import Swept, sweep
 from distclust.store.verifying import missing_keys, verify
@@ -55,9 +58,9 @@ def create_store(
     duplicates: Duplicates = "refuse",
     identity: Any = None,
     tells_rows: bool = True,
-    provenance: Mapping[str, Any] | None = None,
+    provenance: Provenance | None = None,
     mapper: Mapper = serial_map,
-    fresh: bool = False,
+    fresh: bool | Literal["others"] = False,
 ) -> MatrixStore:
     """Make a store of rows: complete, or absent.
 
@@ -83,11 +86,13 @@ def create_store(
         Whether an equal identity means equal rows; if not, as for iterators, work that is
         done is never taken for what is asked for.
     provenance
-        JSON to keep with the generation.
+        JSON to keep with the generation, or a function of the `growing.Change` that returns
+        it right before the generation is published.
     mapper
         How work over many parts is done.
     fresh
         Remove unfinished work that is there, instead of taking it up; never anything else.
+        "others" takes it up if it is of the same identity, and removes it if not.
 
     Raises
     ------
@@ -99,10 +104,11 @@ def create_store(
     check_choice(layout, "create_store: layout", ("auto", "dense", "csr", "compact"))
     check_choice(codec, "create_store: codec", ("auto", "hot", "packed"))
     objects = open_objects(url)
-    if fresh and read_latest(objects) is None and not holds_results(objects):
-        remove_store(objects)
     chosen: CodecName = codec if codec != "auto" else "hot" if objects.is_local else "packed"
     addition = Addition(mapper, duplicates, False, identity, provenance or {}, tells_rows)
+    is_kept = fresh == "others" and growing.has_created(objects, addition, layout, chosen)
+    if fresh and not is_kept and read_latest(objects) is None and not holds_results(objects):
+        remove_store(objects)
     return MatrixStore(growing.create(objects, rows, addition, layout, chosen))
 
 
@@ -311,6 +317,38 @@ class MatrixStore:
         told = provenance or {}
         return MatrixStore(growing.delete(self._generation, ids, missing, told, mapper))
 
+    def revise(
+        self,
+        revision: Revision | Callable[[Scratch], Revision],
+        *,
+        duplicates: Duplicates = "refuse",
+        identity: Any = None,
+        provenance: Provenance | None = None,
+        mapper: Mapper = serial_map,
+    ) -> MatrixStore:
+        """Bring the rows of files up to date: add, replace and delete in one generation.
+
+        Of a file that is read again, rows that it gave before and gives still keep their
+        positions; those that it gives no longer are deleted, and the others come at the
+        end. Rows are the same if values, annotations and ids are; ids that were counted do
+        not matter. There is a generation even if no row differs.
+
+        Parameters
+        ----------
+        revision
+            The files that were read, and the stored positions that they wrote before; or a
+            function that makes it ready, as for `create_store`.
+        duplicates
+            As for `append`: about new rows among themselves, and about rows of other files.
+        identity, mapper
+            As for `create_store`.
+        provenance
+            JSON to keep with the generation, or a function of the `growing.Change` that
+            returns it right before the generation is published.
+        """
+        addition = Addition(mapper, duplicates, False, identity, provenance or {})
+        return MatrixStore(growing.revise(self._generation, revision, addition))
+
     def compact(
         self, *, provenance: Mapping[str, Any] | None = None, mapper: Mapper = serial_map
     ) -> MatrixStore:
@@ -319,6 +357,12 @@ class MatrixStore:
         Older generations and their space stay until `gc`.
         """
         return MatrixStore(growing.compact(self._generation, provenance or {}, mapper))
+
+    def rank(self, positions: Sequence[int]) -> list[int]:
+        """Return how many live rows come before stored positions: where they go by `compact`."""
+        places = np.asarray(positions, np.int64)
+        ranks: list[int] = (places - np.searchsorted(self._generation.tombstones, places)).tolist()
+        return ranks
 
     def rollback(
         self, generation: int, *, provenance: Mapping[str, Any] | None = None

@@ -14,7 +14,8 @@
 A reader gets the version that the pointer names, or any other by id, and nothing else ever
 changes what it reads. Publishing writes and verifies everything under a new id, seals it,
 and then moves the pointer, which is one step. A version that no record of the pointer names
-does not exist for readers.
+does not exist for readers, unless they know its id: a job makes several versions, holds them
+back until all are sealed, and then names them at once.
 
     store = ResultsStore("results")
     with store.begin("bhc", {"alpha": 1.0}, 0, matrix.fingerprint) as draft:
@@ -35,7 +36,7 @@ from distclust._version import __version__
 from distclust.errors import InputError, StoreError
 from distclust.store import leases
 from distclust.store.collecting import Collected, collect
-from distclust.store.drafts import Draft
+from distclust.store.drafts import Draft, show_version
 from distclust.store.ledger import Ledger
 from distclust.store.objects import Finding, MissingObject, open_objects
 from distclust.store.sealed import plain
@@ -149,14 +150,14 @@ class ResultsStore:
         return [n for n in self._shelf.published() if n == current or n not in condemned]
 
     def get(self, version_id: str) -> Version:
-        """Return one version by its id.
+        """Return one version by its id, also one that is held back.
 
         Raises
         ------
         InputError
             If there is no such version.
         """
-        if version_id not in self.names():
+        if version_id not in self.names() and not self._waits(version_id):
             raise self._unknown(version_id, "the id of a version")
         return self._version(version_id, self._shelf.current())
 
@@ -178,6 +179,21 @@ class ResultsStore:
                     raise  # else it was replaced and removed since the pointer was read
         hint = "Publish one first, or check the path."
         raise StoreError(self.url, "a published version", "none", hint)
+
+    def release(self, version_id: str) -> Version:
+        """Make a version current that was held back; one that was published stays as it is.
+
+        See `distclust.store.drafts.held_back`.
+
+        Raises
+        ------
+        StoreError
+            If it was never sealed, or was removed.
+        """
+        with self._shelf.hold(version_id, leases.SECONDS):
+            read_version(self.objects, version_id)
+            show_version(self._shelf, version_id)
+        return self._version(version_id, self._shelf.current())
 
     def rollback(self, version_id: str | None = None) -> Version:
         """Make an older version current again, or the one published before the current.
@@ -289,6 +305,13 @@ class ResultsStore:
             hint = "Name a version; `distclust versions list` shows them."
             raise InputError(self.url, "a version before the current one", got, hint)
         return earlier[-1]
+
+    def _waits(self, version_id: str) -> bool:
+        """Whether a version is sealed and its run not finished: it was held back."""
+        if not is_id(version_id) or self._shelf.is_condemned(version_id):
+            return False
+        is_begun = bool(Ledger(self.objects, f"{DRAFTS}/{version_id}").numbers())
+        return is_begun and self.objects.exists(file_key(version_id, SEAL))
 
     def _is_known(self, run: str) -> bool:
         if not is_id(run):

@@ -43,7 +43,6 @@ LABELS = "labels"
 LABEL_CHUNK = 2**18  # rows
 
 _CHAIN = Chain((Zstd(), Crc32c()))
-_METADATA_NAME = f"{LABELS}/{METADATA}"
 _N_LABELS = "n_labels"  # attribute of the array
 
 
@@ -57,10 +56,13 @@ class LabelsSpec:
         Number of rows.
     n_labels
         Labels are 0 to ``n_labels - 1``; not all of them need to occur.
+    folder
+        Name of the array within the version: a version may hold several.
     """
 
     n_rows: int
     n_labels: int
+    folder: str = LABELS
 
     def __post_init__(self) -> None:
         if self.n_rows < 0 or not 0 <= self.n_labels <= 2**31:
@@ -90,7 +92,7 @@ class LabelsSpec:
 
     def chunk_name(self, index: int) -> str:
         """Name of the file of a chunk within the version."""
-        return f"{LABELS}/{self.array.key(index)}"
+        return f"{self.folder}/{self.array.key(index)}"
 
 
 def write_chunk(
@@ -163,7 +165,7 @@ def adopt_labels(draft: Draft, spec: LabelsSpec, entries: Iterable[FileEntry]) -
         hint = "Write and pass all of them."
         raise InputError(LABELS, f"{spec.n_chunks:,} chunks", f"{len(found):,}", hint)
     draft.adopt_all({spec.chunk_name(i): entry for i, entry in enumerate(found)})
-    draft.write(_METADATA_NAME, encode_json(spec.array.metadata()))
+    draft.write(f"{spec.folder}/{METADATA}", encode_json(spec.array.metadata()))
 
 
 class StoredLabels:
@@ -178,14 +180,22 @@ class StoredLabels:
         The results store, or its path or URL.
     version_id
         Which version.
+    folder
+        Name of the array, see `LabelsSpec`.
     """
 
-    def __init__(self, objects: Objects | str | os.PathLike[str], version_id: str) -> None:
+    def __init__(
+        self,
+        objects: Objects | str | os.PathLike[str],
+        version_id: str,
+        folder: str = LABELS,
+    ) -> None:
         self.objects = objects if isinstance(objects, Objects) else open_objects(objects)
         self.version_id = version_id
+        self.folder = folder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StoredLabels, (self.objects, self.version_id)
+        return StoredLabels, (self.objects, self.version_id, self.folder)
 
     @property
     def n_rows(self) -> int:
@@ -229,20 +239,32 @@ class StoredLabels:
             raise InputError(LABELS, expected, got, "Pass rows of the matrix.")
         return self._array.read(start, stop)
 
+    def shares_chunk(self, other: StoredLabels, index: int) -> bool:
+        """Whether a chunk is the same in both, rows and labels, as far as the seals tell."""
+        ours, theirs = self._array, other._array
+        assert ours.table is not None
+        assert theirs.table is not None
+        return (
+            ours.spec.dtype == theirs.spec.dtype
+            and self.chunk_bounds(index) == other.chunk_bounds(index)
+            and ours.table.entry(index) == theirs.table.entry(index)
+        )
+
     @functools.cached_property
     def _array(self) -> StoredArray:
         """The array, as the seal and its own metadata agree on it."""
         files = read_version(self.objects, self.version_id).files
-        folder = file_key(self.version_id, LABELS)
+        folder = file_key(self.version_id, self.folder)
+        metadata = f"{self.folder}/{METADATA}"
         where = self.objects.where(folder)
-        if _METADATA_NAME not in files:
+        if metadata not in files:
             hint = "Choose a version that has labels."
             raise InputError(where, "labels of rows", "a version without them", hint)
-        key = file_key(self.version_id, _METADATA_NAME)
-        document = read_verified(self.objects, key, files[_METADATA_NAME])
+        key = file_key(self.version_id, metadata)
+        document = read_verified(self.objects, key, files[metadata])
         spec = _parse(document, self.objects.where(key))
         chunks = range(min(spec.n_chunks, len(files)))  # whatever the metadata claim
-        found = [files[name] for i in chunks if (name := f"{LABELS}/{spec.key(i)}") in files]
+        found = [files[name] for i in chunks if (name := f"{self.folder}/{spec.key(i)}") in files]
         if len(found) != spec.n_chunks:
             expected, hint = f"a seal of {spec.n_chunks:,} chunks", "Roll back to another version."
             raise StoreError(where, expected, f"{len(found):,} of them", hint)

@@ -47,6 +47,11 @@ class StoredMatrix(Matrix):
         return StoredMatrix, (self._generation,)
 
     @property
+    def generation(self) -> Generation:
+        """What the rows are read from, by stored position."""
+        return self._generation
+
+    @property
     def url(self) -> str:
         """Where the store lies."""
         return self._generation.objects.url

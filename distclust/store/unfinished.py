@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distclust.errors import OtherRowsError
-from distclust.store.drafts import Draft
+from distclust.store.drafts import Draft, holds_back
 from distclust.store.results import ResultsStore
 from distclust.store.sealed import plain
 
@@ -46,7 +46,7 @@ def begin_or_resume(
         _discard(store, identity, alike)
     run = store.find_run(**identity)
     others = _alike(store, identity, alike)
-    if run is None and others:
+    if run is None and others and not holds_back():  # a job may have versions that wait
         name, begun = others.popitem()  # the newest
         raise _other(f"{where}: run {name} in {store.url}", begun, plain(dict(identity)))
     return store.begin(**identity, run=run)

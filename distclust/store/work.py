@@ -255,6 +255,14 @@ def _is_hopeless(error: Exception) -> bool:
     return isinstance(error, _HOPELESS) or getattr(error, "errno", None) in _HOPELESS_NUMBERS
 
 
+def is_claimed(objects: Objects, fingerprint: str, *, is_root: bool = False) -> bool:
+    """Whether work on a change was begun and not finished."""
+    try:
+        return _read_claim(objects, _claim_key(fingerprint, is_root)).fingerprint == fingerprint
+    except MissingObject:
+        return False
+
+
 def finish_published(objects: Objects, fingerprint: str, *, is_root: bool = False) -> None:
     """Clear away what a process left that was killed right after it published."""
     with contextlib.suppress(MissingObject):

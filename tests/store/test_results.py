@@ -13,7 +13,7 @@ import pytest
 from distclust import __version__
 from distclust.errors import ConflictError, InputError, StoreError
 from distclust.store import collecting, leases
-from distclust.store.drafts import DRAFTS
+from distclust.store.drafts import DRAFTS, held_back
 from distclust.store.leases import SKEW
 from distclust.store.objects import Finding, MissingObject, Objects
 from distclust.store.results import DAY, ResultsStore
@@ -1119,3 +1119,66 @@ def test_store__a_path_that_is_a_file_is_refused(tmp_path: Path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(InputError, match="got a file"):
         ResultsStore(tmp_path / "file")
+
+
+# ---- held back -----------------------------------------------------------------------------------
+
+
+def test_held_back__is_sealed_but_not_current_until_it_is_released(store):
+    first = publish(store, b"first")
+    with held_back():
+        second = publish(store, b"second")
+    assert store.current().id == first
+    assert [version.id for version in store.versions()] == [first]
+    assert read_all(store, second) == files_of(b"second")
+    assert store.release(second).is_current
+    assert store.current().id == second
+    assert read_all(store) == files_of(b"second")
+    assert store.unfinished() == {}
+
+
+def test_held_back__the_same_work_begun_again_finds_the_seal(quick):
+    with held_back():
+        made = publish(quick)
+        assert find(quick) == made
+        with begin(quick, run=find(quick)) as draft:
+            assert draft.is_sealed
+            assert draft.publish({"log_evidence": 1.0}).metrics == {"log_evidence": -7.0}
+    assert quick.current() is None
+    quick.release(made)
+    assert quick.current().id == made
+
+
+def test_held_back__ends_with_its_block(quick):
+    with pytest.raises(ZeroDivisionError), held_back():
+        _ = 1 / 0
+    assert quick.current() is None
+    assert publish(quick) == quick.current().id
+
+
+def test_release__twice_moves_the_pointer_once(quick):
+    with held_back():
+        made = publish(quick, b"first")
+    quick.release(made)
+    later = publish(quick, b"later")
+    quick.release(made)
+    assert quick.current().id == later
+
+
+def test_release__refuses_what_was_never_sealed(quick):
+    with begin(quick) as draft:
+        draft.write("labels.csv", b"content")
+    with pytest.raises(StoreError):
+        quick.release(draft.id)
+    with pytest.raises(InputError, match="the id of a version"):
+        quick.get(draft.id)
+
+
+def test_held_back__is_collected_like_a_draft_that_nobody_takes_up(quick, clock):
+    with held_back():
+        made = publish(quick)
+    assert quick.gc(grace=DAY).drafts == ()
+    clock.now += DAY + 2 * SKEW
+    assert quick.gc(grace=DAY, now=time_of(made) + DAY + 2 * SKEW).drafts == (made,)
+    with pytest.raises(InputError, match="the id of a version"):
+        quick.get(made)

@@ -29,6 +29,8 @@ __all__ = [
     "SourceFile",
     "SourceOptions",
     "find_files",
+    "is_store",
+    "open_files",
     "open_source",
 ]
 
@@ -81,12 +83,22 @@ def open_source(spec: Any, options: SourceOptions | None = None) -> Source:
         raise InputError("format", f"one of {known}", repr(options.format), "Choose one of them.")
     if isinstance(spec, (str, os.PathLike)):
         name = os.fspath(spec)
-        if options.format in _STORES or (options.format is None and _is_store(name)):
+        if is_store(name, options.format):
             return _make("stores", name, options)
     elif not _is_list_of_paths(spec):
         return _make("iterators", spec, options)
-    files = tuple(find_files(spec))
-    return _make(_format_module(files, options), files, options)
+    return open_files(find_files(spec), options)
+
+
+def open_files(files: Sequence[SourceFile], options: SourceOptions) -> Source:
+    """Return the source over files that were found before, all of one format.
+
+    Raises
+    ------
+    InputError
+        If their format is unknown, or if several formats are mixed.
+    """
+    return _make(_format_module(tuple(files), options), tuple(files), options)
 
 
 def format_of(file: SourceFile) -> str:
@@ -138,7 +150,10 @@ def _is_list_of_paths(spec: Any) -> bool:
     return is_list and all(isinstance(one, (str, os.PathLike)) for one in spec)
 
 
-def _is_store(name: str) -> bool:
+def is_store(name: str, form: str | None = None) -> bool:
+    """Whether a path or URL is a store rather than files; `form` is the format, if known."""
+    if form is not None:
+        return form in _STORES
     if name.lower().rstrip("/").endswith((".zarr", ".h5ad")):
         return True
     if not is_url(name):

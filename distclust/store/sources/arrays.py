@@ -73,7 +73,12 @@ class ArraySource(Source):
             bounds = mapper(_bounds, row_ranges(rows), rows, stage="surveying")
             low, high = zip(*bounds, strict=True)
             rows = NpyRows(arrays, smallest_integer(min(low), max(high)))
-        return Prepared(rows, default_columns(n_features, number_kind(dtype)), has_ids=False)
+        return Prepared(
+            rows,
+            default_columns(n_features, number_kind(dtype)),
+            has_ids=False,
+            file_rows=tuple(array.header.shape[0] for array in arrays),
+        )
 
 
 make_source = ArraySource

@@ -88,9 +88,12 @@ class ArrowSource(Source):
         names, index = _name_index(schema)
         roles = assign_roles(names, self._options, first.file.url, index)
         groups = [group for one in opened for group in _groups(*one, roles)]
+        file_of = [i for i, (table, _) in enumerate(opened) for _ in range(table.n_groups)]
         if any(_is_unwieldy(table) for table, _ in opened):
             fill = partial(_fill_pieces, groups, mapper)
-            return prepare_table(self.name, roles, fill, self._options, scratch)
+            return prepare_table(
+                self.name, roles, fill, self._options, scratch, file_of, len(opened)
+            )
         fill = partial(_fill_surveys, groups, mapper)
         read = partial(_read_text, groups)
         settled = settle_table(self.name, roles, fill, self._options, scratch, read).schema
@@ -98,7 +101,8 @@ class ArrowSource(Source):
             settled = replace(settled, dtype=np.dtype(np.float32))
         counts = [group.table.counts[group.number] for group in groups]
         load = GroupReader(groups, first_rows(counts), settled)
-        return prepared(pieced_rows(counts, settled, load), settled)
+        file_rows = tuple(sum(table.counts) for table, _ in opened)
+        return prepared(pieced_rows(counts, settled, load), settled, file_rows)
 
 
 make_source = ArrowSource

@@ -187,6 +187,9 @@ class Prepared:
         What was decided on the way, one sentence each, for the user.
     facts
         JSON that new rows need to be read in the same way, such as learned thresholds.
+    file_rows
+        How many rows each file gave, in the order of the files; None of what is no list of
+        files.
     """
 
     rows: RowSource
@@ -196,6 +199,20 @@ class Prepared:
     has_ids: bool = True
     notes: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    file_rows: tuple[int, ...] | None = None
+
+    def without(self, dropped: npt.NDArray[np.int64]) -> Prepared:
+        """Return these rows but those at some positions, ascending."""
+        from distclust.store.row_views import KeptRows
+
+        if len(dropped) == 0:
+            return self
+        file_rows = self.file_rows
+        if file_rows is not None:
+            ends = np.cumsum(file_rows)
+            lost = np.diff(np.searchsorted(dropped, ends), prepend=0)
+            file_rows = tuple((np.array(file_rows) - lost).tolist())
+        return replace(self, rows=KeptRows(self.rows, dropped), file_rows=file_rows)
 
 
 class Source(ABC):

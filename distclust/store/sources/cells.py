@@ -246,7 +246,8 @@ def level_codes(column: pa.ChunkedArray, levels: pa.Array, where: str) -> Array:
 def annotation(column: pa.ChunkedArray, kind: ObsKind) -> Array:
     """Return a column as an annotation of its kind, shape (n,); text has None for missing."""
     if kind == "text":
-        text: Array = as_text(column).to_numpy(zero_copy_only=False)
+        text: Array = np.empty(len(column), object)
+        text[:] = as_text(column).to_pylist()  # `to_numpy` loads pandas: a third of a second
         return text
     name = {"bool": "bool", "integer": "int64", "real": "float64"}[kind]
     values: Array = column.cast(name, safe=kind != "real").to_numpy()

@@ -135,7 +135,11 @@ class DelimitedSource(Source):
             pieces = spool.fill(parse_part, parts, roles, mapper=mapper, stage="reading")
             return _placed(pieces, parts)
 
-        return prepare_table(self.name, roles, fill, self._options, scratch)
+        number_of = {file: number for number, file in enumerate(self._files)}
+        owners = [number_of[part.file] for part in parts]
+        return prepare_table(
+            self.name, roles, fill, self._options, scratch, owners, len(self._files)
+        )
 
 
 make_source = DelimitedSource

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -127,25 +128,31 @@ def _is_visible(inside: str) -> bool:
 def _local_files(name: str) -> list[SourceFile]:
     if os.path.isdir(name):
         found = (os.path.join(folder, file) for folder, _, files in os.walk(name) for file in files)
-        inside = {path: Path(path).relative_to(name).as_posix() for path in found}
+        n_before = len(os.path.join(name, ""))
+        inside = {path: path[n_before:].replace(os.sep, "/") for path in found}
         visible = sorted(path for path in inside if _is_visible(inside[path]))
-        return [replace(_local_file(path), inside=inside[path]) for path in visible]
+        return [_local_file(path, inside[path]) for path in visible]
     if glob.has_magic(name) and not os.path.exists(name):
         paths = [path for path in glob.glob(name, recursive=True) if os.path.isfile(path)]
         return [_local_file(path) for path in sorted(paths)]
     return [_local_file(name)]
 
 
-def _local_file(path: str) -> SourceFile:
+def _local_file(path: str, inside: str = "") -> SourceFile:
+    # Files are not opened: there may be thousands, of which few are read.
     try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
+        status = os.stat(path)
     except FileNotFoundError:
         raise MissingFileError(path, "a file", "nothing there", "Check the path.") from None
     except OSError as error:
-        hint = "Check the permissions."
-        raise MissingFileError(path, "a readable file", error.strerror, hint) from error
-    return SourceFile(path, status.st_size, _stamp(status))
+        raise _unreadable(path, error.strerror) from error
+    if not os.access(path, os.R_OK):
+        raise _unreadable(path, os.strerror(errno.EACCES))
+    return SourceFile(path, status.st_size, _stamp(status), inside)
+
+
+def _unreadable(path: str, got: str | None) -> MissingFileError:
+    return MissingFileError(path, "a readable file", got, "Check the permissions.")
 
 
 def _stamp(status: os.stat_result) -> str:
@@ -154,18 +161,21 @@ def _stamp(status: os.stat_result) -> str:
 
 def _remote_files(url: str) -> list[SourceFile]:
     system, path = file_system(url)
+    system.invalidate_cache()  # a driver may remember what was there
     if glob.has_magic(path) and not system.exists(path):
-        paths = [found for found in system.glob(path) if system.isfile(found)]
-        return [_remote_file(system, found) for found in sorted(paths)]
+        listed = system.glob(path, detail=True)
+        paths = [found for found in listed if listed[found]["type"] == "file"]
+        return [_remote_file(system, found, listed[found]) for found in sorted(paths)]
     if system.isdir(path):
-        inside = {found: found.removeprefix(path.rstrip("/") + "/") for found in system.find(path)}
+        # One listing tells all there is to know, without a question about every file.
+        listed = system.find(path, detail=True)
+        inside = {found: found.removeprefix(path.rstrip("/") + "/") for found in listed}
         visible = sorted(found for found in inside if _is_visible(inside[found]))
-        return [replace(_remote_file(system, found), inside=inside[found]) for found in visible]
-    return [_remote_file(system, path)] if system.exists(path) else []
+        return [_remote_file(system, path, listed[path], inside[path]) for path in visible]
+    return [_remote_file(system, path, system.info(path))] if system.exists(path) else []
 
 
-def _remote_file(system: Any, path: str) -> SourceFile:
-    facts = system.info(path)
+def _remote_file(system: Any, path: str, facts: Any, inside: str = "") -> SourceFile:
     stamps = (facts.get(key) for key in ("ETag", "etag", "mtime", "LastModified", "created"))
     stamp = next((str(stamp) for stamp in stamps if stamp is not None), "")
-    return SourceFile(system.unstrip_protocol(path), int(facts["size"]), stamp)
+    return SourceFile(system.unstrip_protocol(path), int(facts["size"]), stamp, inside)

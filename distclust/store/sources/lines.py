@@ -180,6 +180,15 @@ def fill_lines(
     return list(spool.fill(_parse, items, parse, *shared, mapper=mapper, stage="reading"))
 
 
+def files_of_lines(
+    files: Sequence[SourceFile], n_bytes: int, starts: Mapping[str, int] | None = None
+) -> list[int]:
+    """Return the number of the file of every item that `fill_lines` makes."""
+    known = starts or {}
+    cuts = (cut_file(file, known.get(file.url, 0), n_bytes) for file in files)
+    return [number for number, parts in enumerate(cuts) for _ in parts]
+
+
 def _parse(
     item: FilePart | FileStream, parse: Callable[..., Parsed], *shared: Any
 ) -> Parsed | Iterator[Callable[[], Parsed]]:

@@ -128,7 +128,8 @@ class MatrixMarketSource(Source):
             pieces = list(spool.fill(_place_values, items, values, headers, frame, mapper=mapper))
         rows = gather_runs(spool, pieces, frame, scratch=scratch, mapper=mapper)
         columns = default_columns(frame.n_features, number_kind(rows.dtype))
-        return Prepared(rows, columns, has_ids=False)
+        file_rows = tuple(header.n_rows for header in headers.values())
+        return Prepared(rows, columns, has_ids=False, file_rows=file_rows)
 
 
 def make_source(files: tuple[SourceFile, ...], options: SourceOptions) -> Source:

@@ -37,7 +37,7 @@ from distclust.store.sources.numpy_files import (
     member_names,
     open_archive,
 )
-from distclust.store.sources.prepare import first_rows
+from distclust.store.sources.prepare import first_rows, rows_of_files
 from distclust.store.sources.schema import smallest_integer
 from distclust.store.sources.spool import PIECE_BYTES, Parsed, Piece, PiecedRows, Spool
 
@@ -71,6 +71,7 @@ def prepare_archives(files: Sequence[SourceFile], scratch: Scratch, mapper: Mapp
         PiecedRows(counts, n_features, kind == "sparse", stored, load),
         default_columns(n_features, number_kind(dtype)),
         has_ids=False,
+        file_rows=rows_of_files(pieces, range(len(files)), len(files)),
     )
 
 

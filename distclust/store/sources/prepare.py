@@ -38,6 +38,8 @@ def prepare_table(
     fill: Callable[[Spool, Roles], PlacedPieces],
     options: SourceOptions,
     scratch: Scratch,
+    file_of: Sequence[int] | None = None,
+    n_files: int = 0,
 ) -> Prepared:
     """Spool a table and settle what its columns are.
 
@@ -52,11 +54,15 @@ def prepare_table(
         if a column that seemed to be something else at first turns out to be text.
     options, scratch
         As for `Source.prepare`.
+    file_of, n_files
+        Number of the file that every item of the spool is a part of, and how many there are;
+        None if there are no files.
     """
     spool, pieces, schema = settle_table(name, roles, fill, options, scratch, read_text)
     counts = [piece.n_rows for piece in pieces]
     load = SpooledTable(spool, pieces, first_rows(counts), schema)
-    return prepared(pieced_rows(counts, schema, load), schema)
+    file_rows = None if file_of is None else rows_of_files(pieces, file_of, n_files)
+    return prepared(pieced_rows(counts, schema, load), schema, file_rows)
 
 
 def settle_table(
@@ -101,12 +107,20 @@ def first_rows(counts: Sequence[int]) -> list[int]:
     return [int(start) for start in starts]
 
 
+def rows_of_files(pieces: Iterable[Piece], file_of: Sequence[int], n_files: int) -> tuple[int, ...]:
+    """Return how many rows every file gave, given the file of every item of a spool."""
+    file_rows = [0] * n_files
+    for piece in pieces:
+        file_rows[file_of[piece.number]] += piece.n_rows
+    return tuple(file_rows)
+
+
 def pieced_rows(counts: Sequence[int], schema: Schema, load: Callable[[int], Rows]) -> PiecedRows:
     """Return the rows of a table whose pieces `load` reads."""
     return PiecedRows(counts, len(schema.columns), False, schema.dtype, load)
 
 
-def prepared(rows: RowSource, schema: Schema) -> Prepared:
+def prepared(rows: RowSource, schema: Schema, file_rows: tuple[int, ...] | None) -> Prepared:
     """Return the rows of a table with what was settled about them."""
     return Prepared(
         rows,
@@ -115,6 +129,7 @@ def prepared(rows: RowSource, schema: Schema) -> Prepared:
         schema.ids_kind,
         has_ids=schema.ids is not None,
         notes=schema.notes,
+        file_rows=file_rows,
     )
 
 

@@ -263,7 +263,7 @@ def settle(
     ids = roles.ids if roles.ids is not None else _named_by(totals, is_distinct, where)
     rest = [j for j in range(len(roles.names)) if j != ids]
     features = [j for j in rest if j not in roles.obs and totals.kind(j) != "date"]
-    if totals.n_rows == 0 or not features:
+    if (totals.n_rows == 0 and expected is None) or not features:
         got = f"{totals.n_rows} rows and {len(features)} columns"
         raise InputError(where, "at least one row and one column", got, "Check the file.")
     chosen = set(features)
@@ -309,6 +309,8 @@ def _check_no_commas(levels: set[str], name: str, where: str, *, is_meant: bool)
 
 def _column(totals: Totals, j: int, known: Column | None, where: str) -> Column:
     name, kind = totals.roles.names[j], totals.kind(j)
+    if totals.n_rows == 0 and known is not None:
+        return known  # a file that lost its rows
     if kind == "text":
         levels = totals.texts[j].levels if j in totals.texts else set()
         if levels is None:

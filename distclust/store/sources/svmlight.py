@@ -29,13 +29,14 @@ from distclust.store.sources.flat import rebuild_csr
 from distclust.store.sources.lines import (
     MOST_FEATURES,
     LinePart,
+    files_of_lines,
     fill_lines,
     parse_cells,
     refuse_line,
     shown,
     squeeze,
 )
-from distclust.store.sources.prepare import first_rows
+from distclust.store.sources.prepare import first_rows, rows_of_files
 from distclust.store.sources.spool import PIECE_BYTES, Parsed, Piece, PiecedRows, Spool
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class SvmlightSource(Source):
             has_ids=False,
             notes=(f"Features are numbered from {first} in the files.",),
             facts={"first_feature": first},
+            file_rows=rows_of_files(
+                pieces, files_of_lines(self._files, _PART_BYTES), len(self._files)
+            ),
         )
 
 

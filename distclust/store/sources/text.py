@@ -40,8 +40,8 @@ from distclust.store.sources.documents import (
 )
 from distclust.store.sources.files import SourceFile, name_files
 from distclust.store.sources.flat import rebuild_csr, rebuild_texts
-from distclust.store.sources.lines import fill_lines
-from distclust.store.sources.prepare import first_rows
+from distclust.store.sources.lines import files_of_lines, fill_lines
+from distclust.store.sources.prepare import first_rows, rows_of_files
 from distclust.store.sources.schema import smallest_integer
 from distclust.store.sources.spool import PIECE_BYTES, Parsed, Piece, PiecedRows, Spool
 from distclust.store.sources.vocabulary import Bag, TermTotals, check_bag
@@ -80,7 +80,7 @@ class TextSource(Source):
     def prepare(self, scratch: Scratch, mapper: Mapper) -> Prepared:
         """Count the terms of all documents, then settle which of them are features."""
         spool, pieces = self._spool(scratch, mapper)
-        if not any(piece.n_rows for piece in pieces):
+        if self._options.expected is None and not any(piece.n_rows for piece in pieces):
             raise InputError(self.name, "documents", "none", "Check the path.")
         columns = self._settle_columns(spool, pieces)
         lookups = None
@@ -88,7 +88,7 @@ class TextSource(Source):
             lookups = _keep_lookups(spool, pieces, columns, scratch)
         ids_kind = self._settle_ids(pieces)
         obs_kinds = self._settle_annotations(pieces)
-        largest = max(piece.survey["largest"] for piece in pieces)
+        largest = max((piece.survey["largest"] for piece in pieces), default=0)
         dtype = np.dtype(np.bool_) if self._bag.binary else smallest_integer(0, largest)
         kinds = (ids_kind, obs_kinds)
         counts = [piece.n_rows for piece in pieces]
@@ -101,6 +101,7 @@ class TextSource(Source):
             has_ids=ids_kind is not None,
             notes=(f"Every {self._unit} is a document.",),
             facts={"bag": self._bag.describe()},
+            file_rows=self._file_rows(pieces),
         )
 
     def _spool(self, scratch: Scratch, mapper: Mapper) -> tuple[Spool, list[Piece]]:
@@ -114,6 +115,12 @@ class TextSource(Source):
         else:
             work = (count_objects, self._bag, Fields.chosen(self._options))
         return spool, fill_lines(spool, self._files, _PART_BYTES, *work, mapper=mapper)
+
+    def _file_rows(self, pieces: Sequence[Piece]) -> tuple[int, ...]:
+        n_files = len(self._files)
+        if self._unit == "file":
+            return (1,) * n_files
+        return rows_of_files(pieces, files_of_lines(self._files, _PART_BYTES), n_files)
 
     def _settle_columns(self, spool: Spool, pieces: Sequence[Piece]) -> tuple[Column, ...]:
         if self._options.expected is not None:

@@ -59,9 +59,12 @@ def test_find_files__without_permission(tmp_path: Path, monkeypatch: Any) -> Non
         raise PermissionError(errno.EACCES, "Permission denied")
 
     path = touch(tmp_path / "a.csv")
-    monkeypatch.setattr(files, "open", refuse, raising=False)  # root may read everything
-    with pytest.raises(MissingFileError, match="Check the permissions"):
-        find_files(path)
+    for name, refusal in (("stat", refuse), ("access", lambda *_: False)):
+        with monkeypatch.context() as patch:  # root may read everything
+            patch.setattr(files.os, name, refusal)
+            with pytest.raises(MissingFileError, match=r"Permission denied.* Check the perm"):
+                find_files(f"{tmp_path}/a.csv")
+    assert [file.url for file in find_files(path)] == [str(path)]
 
 
 def test_find_files__far_away(tmp_path: Path) -> None:
