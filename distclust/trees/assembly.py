@@ -7,13 +7,14 @@ from a sample (spec 3, erratum T15).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from distclust.families import Family
 from distclust.trees.growing import Growth
-from distclust.trees.routing import Split
+from distclust.trees.routing import ROOT, Split
 from distclust.trees.splitting import Exact
 from distclust.trees.structure import Structure
 
@@ -21,7 +22,7 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
 _MARGINAL_CELLS = 1 << 22
-_NOTHING = 0  # of a node without rows; leaves are counted from 1, merges from -1 down
+NOTHING = 0  # of a node without rows; leaves are counted from 1, merges from -1 down
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +55,16 @@ class Assembled:
 
 def assemble(growth: Growth) -> Assembled:
     """Put the tree together and evaluate its nodes on all rows."""
-    builder = _Builder(growth)
-    root = builder.run()
-    order = np.argsort(builder.first_rows, kind="stable")
+    builder = Builder(growth)
+    root = int(builder.run()[ROOT])
+    assert root == (-len(builder.merges) or 1), "the root is made last"
+    return finish(builder, np.array(builder.first_rows))
+
+
+def finish(builder: Builder, keys: npt.NDArray[Any]) -> Assembled:
+    """Return the tree that was built; its leaves are ordered by `keys` (n_leaves,)."""
+    growth = builder.growth
+    order = np.argsort(keys, kind="stable")
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
     n_leaves = len(order)
@@ -64,7 +72,6 @@ def assemble(growth: Growth) -> Assembled:
     is_leaf = handles > 0
     merges = np.where(is_leaf, rank[np.where(is_leaf, handles, 1) - 1], n_leaves - handles - 1)
     structure = Structure.from_merges(merges)
-    assert root == (-len(builder.merges) or 1), "the root is made last"
     leaf_stats = np.concatenate(builder.stats)[order]
     stats = structure.sum_up(leaf_stats)
     leaf_of_node = np.full(growth.router.n_nodes, -1)
@@ -88,10 +95,21 @@ def log_marginal_of(family: Family, stats: Floats) -> Floats:
     return np.concatenate(parts)
 
 
-class _Builder:
+class Builder:
     """Walks the router's nodes from the last to the first, children before parents.
 
     A handle is k + 1 for leaf k, -(t + 1) for merge t, and 0 for nothing.
+
+    Attributes
+    ----------
+    growth
+        The nodes and their rows.
+    merges
+        Pairs of handles, children before parents.
+    first_rows, stats
+        Of the leaves made so far.
+    leaf_of_node
+        Leaf that each node of the router is, of those that are one.
     """
 
     def __init__(self, growth: Growth) -> None:
@@ -102,10 +120,11 @@ class _Builder:
         self.leaf_of_node: dict[int, int] = {}
         self.row_leaves: tuple[list[Indices], list[Indices]] = ([], [])
 
-    def run(self) -> int:
+    def run(self, first: int = ROOT) -> Indices:
+        """Build all nodes from number `first` on; return their handles, shape (n_nodes,)."""
         growth = self.growth
         handles = np.zeros(growth.router.n_nodes, np.int64)
-        for node in range(growth.router.n_nodes - 1, -1, -1):
+        for node in range(growth.router.n_nodes - 1, first - 1, -1):
             if growth.sizes[node] == 0:
                 continue
             if node in growth.router.splits:
@@ -113,8 +132,8 @@ class _Builder:
             elif node in growth.exact:
                 handles[node] = self._resolved(growth.exact[node])
             else:
-                handles[node] = self._leaf(node)
-        return int(handles[0])
+                handles[node] = self.leaf(node)
+        return handles
 
     def _divided(self, split: Split, handles: Indices) -> int:
         items = handles[split.children].tolist()
@@ -122,13 +141,15 @@ class _Builder:
 
     def _merged(self, items: list[int], merges: Indices) -> int:
         for a, b in merges.tolist():
-            left, right = items[a], items[b]
-            if left == _NOTHING or right == _NOTHING:
-                items.append(left or right)
-            else:
-                self.merges.append((left, right))
-                items.append(-len(self.merges))
+            items.append(self.merge(items[a], items[b]))
         return items[-1]
+
+    def merge(self, left: int, right: int) -> int:
+        """Join two parts; nothing and a part are the part."""
+        if left == NOTHING or right == NOTHING:
+            return left or right
+        self.merges.append((left, right))
+        return -len(self.merges)
 
     def _resolved(self, exact: Exact) -> int:
         first = len(self.first_rows)
@@ -139,7 +160,8 @@ class _Builder:
         self.row_leaves[1].append(np.arange(first, first + n_rows))
         return self._merged(list(range(first + 1, first + n_rows + 1)), exact.merges)
 
-    def _leaf(self, node: int) -> int:
+    def leaf(self, node: int) -> int:
+        """Make a node of the router a leaf."""
         self.leaf_of_node[node] = len(self.first_rows)
         self.first_rows.append(int(self.growth.first_rows[node]))
         self.stats.append(self.growth.stats[node : node + 1])

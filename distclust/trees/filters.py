@@ -312,9 +312,8 @@ def _is_single(evaluation: Evaluation, node: int, predictive: FilterPredictive) 
 
 def nodes_below(structure: Structure, node: int) -> Indices:
     """Return all nodes of a subtree, its root included, ascending."""
-    found, stack = [], [node]
-    while stack:
-        k = stack.pop()
-        found.append(k)
-        stack.extend(structure.children(k).tolist())
-    return np.array(sorted(found), dtype=np.int64)
+    first, n_leaves = structure.leaf_start[node], structure.n_leaves_below[node]
+    place = structure.leaf_start - first
+    return np.flatnonzero(
+        (place >= 0) & (place < n_leaves) & (structure.n_leaves_below <= n_leaves)
+    )

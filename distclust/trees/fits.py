@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from distclust.store import Matrix
 from distclust.store.codes import Codes, HeldCodes, StoredCodes, read_range, spans_between
 from distclust.store.drafts import Draft, DraftPlace
 from distclust.store.row_labels import (
+    LABELS,
     LabelsSpec,
     adopt_labels,
     write_chunk,
@@ -58,6 +59,8 @@ class Finished:
         How new rows are placed, and the leaf of each node where they end.
     facts
         Figures about the fit, JSON values by name.
+    extra
+        Arrays by name that a method leaves to who runs it.
     """
 
     family: Family
@@ -71,6 +74,7 @@ class Finished:
     router: Router
     leaf_of_end: Indices
     facts: dict[str, Any]
+    extra: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
 class Method(ABC, Generic[State]):
@@ -172,10 +176,15 @@ def _save(method: Method[Any], state: Any, draft: Draft, number: int) -> None:
 
 
 def write_labels(
-    matrix: Matrix, found: Finished, label_of_leaf: Indices, n_labels: int, draft: Draft
+    matrix: Matrix,
+    found: Finished,
+    label_of_leaf: Indices,
+    n_labels: int,
+    draft: Draft,
+    folder: str = LABELS,
 ) -> None:
     """Write the label of every row into the draft, where the codes are."""
-    spec = LabelsSpec(matrix.shape[0], n_labels)
+    spec = LabelsSpec(matrix.shape[0], n_labels, folder)
     place = draft.place()
     bounds = bounds_of(matrix)
     stage = "writing labels"
@@ -183,7 +192,9 @@ def write_labels(
         table = np.where(found.leaf_of_code < 0, 0, label_of_leaf[found.leaf_of_code])
         codes = codes_beside(draft, found.step)
         items = [(i, spans_between(bounds, *spec.chunk_bounds(i))) for i in range(spec.n_chunks)]
-        entries = map_ordered(_write_codes, items, place, spec, codes, table, stage=stage)
+        entries = map_ordered(
+            _write_codes, items, place, spec, codes, table, stage=stage, is_brief=True
+        )
     else:  # rows that are leaves: the tree is as large as they are
         codes_held = codes_beside(draft, found.step) if found.step else None
         labels = label_of_leaf[leaves_of_rows(matrix, found, codes_held)]

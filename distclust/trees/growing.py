@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import map_ordered, map_spans, run
+from distclust.engine import map_ordered, run
 from distclust.errors import ConvergenceWarning
 from distclust.families import Family, family_from_dict
 from distclust.seeding import path_salt
@@ -36,10 +36,9 @@ from distclust.trees.passes import (
     Digests,
     Seen,
     Task,
-    fold_candidates,
-    look,
+    look_at_all,
     run_sweep,
-    survey,
+    summarise_all,
 )
 from distclust.trees.routing import ROOT, Router
 from distclust.trees.sampling import (
@@ -55,8 +54,8 @@ from distclust.trees.splitting import (
     Exact,
     Question,
     Settings,
+    examine,
     examine_root,
-    examine_some,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -66,7 +65,7 @@ MAX_PASSES = 16
 HELD_OUT = 256  # rows beside the first sample on which filters are compared
 
 _UNKNOWN = -1
-_QUESTIONS_A_TASK = 8  # a test takes milliseconds, as long as a task costs
+_FEW = 0.1  # of all rows; a pass that moves fewer mostly reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +142,7 @@ CodesFor = Callable[[int], Codes]
 
 @dataclass(frozen=True, eq=False)
 class Ground:
-    """What the first two passes found.
+    """What is known before rows move.
 
     Attributes
     ----------
@@ -162,26 +161,21 @@ class Ground:
 
 
 def prepare_ground(matrix: Matrix, family: Family | str, settings: Settings, where: str) -> Ground:
-    """Look at all rows, learn the prior and draw the first sample."""
+    """Look at all rows, draw the first sample and learn the prior."""
+    n_rows, n_features = matrix.shape
+    # The least that a family needs, before anybody reads; then what it does need.
+    check_fitting(matrix, 1 + n_features, settings, where)
     sample_size = settings.sample_size
-    seen = None
-    for part in map_spans(look, matrix, stage="checking the data"):
-        seen = part if seen is None else seen + part
-    assert seen is not None, "a matrix has rows"
-    prepared, reason = prepare_family(family, matrix, seen.profile, where)
-    check_fitting(matrix, prepared.n_statistics, settings, where)
-    n_rows = matrix.shape[0]
     want = np.array([sample_size + HELD_OUT])
     limit = ALL if n_rows <= sample_size else hash_limit(int(want[0]), n_rows)
     wanted = Wanted(want, np.array([limit]), np.array([path_salt(settings.seed, "")]))
-    summary: Floats | None = None
-    held: list[Candidates] = []
-    for found in map_spans(survey, matrix, prepared, seen.origin, wanted, stage="drawing a sample"):
-        summary = found.summary if summary is None else summary + found.summary
-        held = fold_candidates([*held, found.candidates], want)
-    assert summary is not None, "a matrix has rows"
+    seen = look_at_all(matrix, wanted)
+    prepared, reason = prepare_family(family, matrix, seen.profile, where)
+    check_fitting(matrix, prepared.n_statistics, settings, where)
+    assert seen.origin is not None, "the first span tells it"
+    summary = summarise_all(matrix, prepared, seen)
     resolved = prepared.resolve(summary, seen.origin, seen.profile, matrix.columns)
-    candidates = join(held).trimmed(want)
+    candidates = seen.candidates
     if len(candidates) < min(sample_size, n_rows):  # six standard deviations off
         candidates = _all_candidates(matrix, wanted, resolved, seen)
     return Ground(resolved, reason, candidates, seen.digests)
@@ -229,7 +223,9 @@ def grow(matrix: Matrix, growth: Growth, settings: Settings, codes_for: CodesFor
         wanted=wanted,
         digests=growth.digests,
     )
-    gleaned = run_sweep(matrix, task, f"filtering, pass {step}")
+    moving = [k for k, split in growth.router.splits.items() if split.children[0] >= new[0]]
+    is_brief = int(growth.sizes[moving].sum()) < _FEW * matrix.shape[0]
+    gleaned = run_sweep(matrix, task, f"filtering, pass {step}", is_brief=is_brief)
     sizes, first_rows, stats = growth.sizes.copy(), growth.first_rows.copy(), growth.stats.copy()
     sizes[new] = gleaned.stats[:, 0].astype(np.int64)
     first_rows[new], stats[new] = gleaned.first_rows, gleaned.stats
@@ -255,10 +251,16 @@ def ask(
         make_question(k, int(growth.levels[k]), int(sizes[k]), candidates.of(k))
         for k in asked.tolist()
     ]
-    some = [questions[i : i + _QUESTIONS_A_TASK] for i in range(0, len(asked), _QUESTIONS_A_TASK)]
-    stage = f"testing leaves, pass {step}"
-    answered = map_ordered(examine_some, some, growth.family, settings, stage=stage)
-    answers = [answer for part in answered for answer in part]
+    answers = list(
+        map_ordered(
+            examine,
+            questions,
+            growth.family,
+            settings,
+            stage=f"testing leaves, pass {step}",
+            is_brief=True,
+        )
+    )
     if step >= MAX_PASSES and settings.moves_sampled_rows:
         n_left = sum(answer.share is not None for answer in answers)
         answers = [answer for answer in answers if answer.share is None]

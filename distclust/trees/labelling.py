@@ -19,11 +19,13 @@ import numpy.typing as npt
 from distclust.engine import map_ordered
 from distclust.errors import InputError, StoreError
 from distclust.store import Matrix
+from distclust.store.changes import Changes
 from distclust.store.drafts import Draft, DraftPlace
 from distclust.store.objects import checksum
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import (
     LabelsSpec,
+    StoredLabels,
     adopt_labels,
     unwritten_chunks,
     write_values_chunk,
@@ -132,17 +134,42 @@ def label_store(
     identity = _identity(model, matrix, archive or to_archive(model))
     with matrix.held():
         rows = model._new_rows(matrix, "predict")  # refuses what does not fit the family
+        how = Placing.of(model) if placing is None else placing
         with store.begin(**identity, run=_run(store, identity, fresh)) as draft:
-            if draft.is_sealed:
-                return draft.publish()
-            how = Placing.of(model) if placing is None else placing
-            counts = _write_all(how, model.n_clusters_, rows, draft)
-            metrics = {
-                "n_rows": rows.shape[0],
-                "n_clusters": len(counts),
-                "counts": counts.tolist(),
-            }
-            return draft.publish(metrics)
+            return publish_labels(draft, how, model.n_clusters_, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptLabels:
+    """Labels that the same model gave before, for the rows that are still there."""
+
+    labels: StoredLabels
+    changes: Changes
+
+    def read(self, start: int, stop: int) -> Indices:
+        """Return the labels of those of the rows ``[start, stop)`` that were there before."""
+        rows = self.changes.rows_before(start, stop)
+        if len(rows) == 0:
+            return rows
+        found = self.labels.read(int(rows[0]), int(rows[-1]) + 1)
+        labels: Indices = found[rows - rows[0]].astype(np.int64)
+        return labels
+
+
+def publish_labels(
+    draft: Draft,
+    placing: Placing,
+    n_clusters: int,
+    matrix: Matrix,
+    kept: KeptLabels | None = None,
+) -> Version:
+    """Write the labels of all rows into a draft and publish it; only new rows are placed."""
+    if draft.is_sealed:
+        return draft.publish()
+    counts = _write_all(placing, n_clusters, matrix, draft, kept)
+    return draft.publish(
+        {"n_rows": matrix.shape[0], "n_clusters": len(counts), "counts": counts.tolist()}
+    )
 
 
 def _check_holds_labels(store: ResultsStore) -> None:
@@ -187,7 +214,9 @@ def _run(store: ResultsStore, identity: dict[str, Any], fresh: bool) -> str | No
     return run
 
 
-def _write_all(placing: Placing, n_clusters: int, matrix: Matrix, draft: Draft) -> Indices:
+def _write_all(
+    placing: Placing, n_clusters: int, matrix: Matrix, draft: Draft, kept: KeptLabels | None
+) -> Indices:
     """Write the chunks that are missing and describe the array; return counts a label."""
     spec = LabelsSpec(matrix.shape[0], n_clusters)
     missing = set(unwritten_chunks(draft, spec))
@@ -198,7 +227,7 @@ def _write_all(placing: Placing, n_clusters: int, matrix: Matrix, draft: Draft) 
             found[index] = written
     items = [(i, _blocks_of(matrix, *spec.chunk_bounds(i))) for i in range(spec.n_chunks)]
     todo = [item for item in items if item[0] not in found]
-    shared = matrix, placing, draft.place(), spec
+    shared = matrix, placing, draft.place(), spec, kept
     parts = map_ordered(_write_chunk, todo, *shared, stage="labelling rows")
     for group in _grouped(parts, _CHUNKS_A_RECORD):
         draft.adopt_all({spec.chunk_name(part.index): part.entry for part in group})
@@ -247,14 +276,19 @@ def _write_chunk(
     placing: Placing,
     place: DraftPlace,
     spec: LabelsSpec,
+    kept: KeptLabels | None,
 ) -> Written:
     """Label the rows of a chunk, block by block, and write it; runs where the rows are."""
     index, blocks = item
     start, stop = spec.chunk_bounds(index)
     labels = np.empty(stop - start, np.int64)
+    known = np.empty(0, np.int64) if kept is None else kept.read(start, stop)
+    labels[: len(known)] = known
     for i in blocks:
         first, last = matrix.block_bounds(i)
-        begin, end = max(first, start), min(last, stop)
+        begin, end = max(first, start + len(known)), min(last, stop)
+        if begin >= end:
+            continue
         rows = matrix.block(i)[begin - first : end - first]
         labels[begin - start : end - start] = placing.labels(rows, begin)
     entry = write_values_chunk(index, place, spec, labels)

@@ -6,6 +6,8 @@ number of rows, and sends or writes the new node of every row through `Codes`.
 
 from __future__ import annotations
 
+import functools
+import operator
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,59 +32,78 @@ Digests = npt.NDArray[np.uint64]
 NOWHERE = np.iinfo(np.int64).max  # the first row of a node that has none
 
 
-# ---- the first two passes ----------------------------------------------------------------------
+# ---- the passes before rows move ---------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """First sight of some rows: facts about columns, a point near them, what tells them."""
+    """First sight of some rows.
+
+    Attributes
+    ----------
+    profile
+        Facts about columns.
+    origin
+        A point near all rows, shape (d,); only the first span tells it.
+    digests
+        What each span is.
+    candidates
+        For the sample of all rows.
+    """
 
     profile: Profile
-    origin: Floats
+    origin: Floats | None
     digests: Digests
-
-    def __add__(self, later: Seen) -> Seen:
-        return Seen(
-            self.profile + later.profile,
-            self.origin,
-            np.concatenate([self.digests, later.digests]),
-        )
-
-
-def look(span: Span) -> Seen:
-    """Return the facts about a span."""
-    found = None
-    digest = xxhash.xxh3_64()
-    origin = None
-    for rows in span:
-        profile = profile_block(rows.block)
-        found = profile if found is None else found + profile
-        origin = column_origin(rows.block) if origin is None else origin
-        digest_rows(digest, rows.block, rows.keys)
-    assert found is not None, "a span has a block"
-    assert origin is not None, "a span has a block"
-    return Seen(found, origin, np.array([digest.intdigest()], np.uint64))
-
-
-@dataclass(frozen=True, eq=False)
-class Surveyed:
-    """What the prior is learnt from, and the candidates of the first sample."""
-
-    summary: Floats
     candidates: Candidates
 
 
-def survey(span: Span, prepared: Family, origin: Floats, wanted: Wanted) -> Surveyed:
-    """Return summary and candidates of a span, all rows being in the root."""
-    summary: Floats | None = None
-    parts = []
+def look(span: Span, wanted: Wanted) -> Seen:
+    """Return the facts about a span, all rows being in the root."""
+    found = None
+    digest = xxhash.xxh3_64()
+    origin: Floats | None = None
+    held: list[Candidates] = []
     for rows in span:
-        part = summarise_block(rows.block, rows.start, prepared, origin)
-        summary = part if summary is None else summary + part
+        profile = profile_block(rows.block)
+        found = profile if found is None else found + profile
+        if rows.index == 0:
+            origin = column_origin(rows.block)
+        digest_rows(digest, rows.block, rows.keys)
         at_root = np.zeros(len(rows.keys), np.int64)
-        parts.append(wanted.candidates(rows.block, at_root, rows.keys, rows.start))
-    assert summary is not None, "a span has a block"
-    return Surveyed(summary, join(parts).trimmed(wanted.want))
+        candidates = wanted.candidates(rows.block, at_root, rows.keys, rows.start)
+        held = fold_candidates([*held, candidates], wanted.want)
+    assert found is not None, "a span has a block"
+    digests = np.array([digest.intdigest()], np.uint64)
+    return Seen(found, origin, digests, join(held).trimmed(wanted.want))
+
+
+def look_at_all(matrix: Matrix, wanted: Wanted) -> Seen:
+    """Run the first pass over all spans and put together what they tell, in their order."""
+    parts = map_spans(look, matrix, wanted, stage="checking the data", is_brief=True)
+    first = next(parts)
+    profile, digests, held = first.profile, [first.digests], [first.candidates]
+    for part in parts:
+        profile = profile + part.profile
+        digests.append(part.digests)
+        held = fold_candidates([*held, part.candidates], wanted.want)
+    candidates = join(held).trimmed(wanted.want)
+    return Seen(profile, first.origin, np.concatenate(digests), candidates)
+
+
+def summarise(span: Span, prepared: Family, origin: Floats) -> Floats:
+    """Return what the prior is learnt from, of a span."""
+    parts = (summarise_block(rows.block, rows.start, prepared, origin) for rows in span)
+    return functools.reduce(operator.add, parts)
+
+
+def summarise_all(matrix: Matrix, prepared: Family, seen: Seen) -> Floats:
+    """Return what the prior is learnt from; reads the rows unless the profile tells it."""
+    known = prepared.summary_of(seen.profile)
+    if known is not None:
+        return known
+    shared = (prepared, seen.origin)
+    parts = map_spans(summarise, matrix, *shared, stage="learning the prior", is_brief=True)
+    return functools.reduce(operator.add, parts)
 
 
 # ---- the passes that move rows -----------------------------------------------------------------
@@ -105,7 +126,7 @@ class Task:
     wanted
         Which nodes want a sample.
     digests
-        What each span was when it was first seen.
+        What each span was when it was first seen; empty where the store answers for that.
     """
 
     family: Family
@@ -154,7 +175,8 @@ def sweep(span: Span, task: Task) -> SpanResult:
     if before is not None and not _concerns(before, task):
         kept = None if task.after is None else task.after.keep(span.index, before)
         return SpanResult(span.index, Gleaned(stats, first_rows, None), kept)
-    parts, moved = [], []
+    held: list[Candidates] = []
+    moved = []
     digest = xxhash.xxh3_64()
     for rows in span:
         digest_rows(digest, rows.block, rows.keys)
@@ -164,21 +186,25 @@ def sweep(span: Span, task: Task) -> SpanResult:
         groups = np.maximum(ends - task.counted, -1)
         stats += task.family.accumulate(rows.block, groups, n_counted)
         numerics.note_first_rows(groups, rows.start, first_rows)
-        parts.append(task.wanted.candidates(rows.block, ends, rows.keys, rows.start))
+        candidates = task.wanted.candidates(rows.block, ends, rows.keys, rows.start)
+        held = fold_candidates([*held, candidates], task.wanted.want)
         moved.append(ends.astype(np.int32))
     check_same(digest, task.digests, span)
-    candidates = join(parts).trimmed(task.wanted.want)
+    candidates = join(held).trimmed(task.wanted.want)
     kept = None if task.after is None else task.after.keep(span.index, np.concatenate(moved))
     return SpanResult(span.index, Gleaned(stats, first_rows, candidates), kept)
 
 
-def run_sweep(matrix: Matrix, task: Task, stage: str) -> Gleaned:
-    """Run a pass over all spans and add up what they found, in their order."""
+def run_sweep(matrix: Matrix, task: Task, stage: str, *, is_brief: bool = False) -> Gleaned:
+    """Run a pass over all spans and add up what they found, in their order.
+
+    `is_brief` says that few rows move, see `map_spans`.
+    """
     n_counted = task.router.n_nodes - task.counted
     stats = np.zeros((n_counted, task.family.n_statistics))
     first_rows = np.full(n_counted, NOWHERE)
     held: list[Candidates] = []
-    for result in map_spans(sweep, matrix, task, stage=stage):
+    for result in map_spans(sweep, matrix, task, stage=stage, is_brief=is_brief):
         stats += result.gleaned.stats
         np.minimum(first_rows, result.gleaned.first_rows, out=first_rows)
         if task.after is not None:
@@ -197,8 +223,7 @@ def fold_candidates(parts: list[Candidates], want: Indices) -> list[Candidates]:
 
 def _concerns(nodes: npt.NDArray[np.int32], task: Task) -> bool:
     """Whether any row moves on or may be wanted."""
-    here = np.unique(nodes)
-    return bool(task.router.is_split[here].any() or (task.wanted.want[here] > 0).any())
+    return bool((task.router.is_split | (task.wanted.want > 0))[nodes].any())
 
 
 # ---- the same rows in every pass ---------------------------------------------------------------
@@ -213,8 +238,8 @@ def digest_rows(digest: Any, block: Any, keys: npt.NDArray[np.uint64]) -> None:
 
 
 def check_same(digest: Any, digests: Digests, span: Span) -> None:
-    """Refuse rows that are not those of the first pass."""
-    if digest.intdigest() != int(digests[span.index]):
+    """Refuse rows that are not those of the first pass, if their digests are known."""
+    if len(digests) and digest.intdigest() != int(digests[span.index]):
         raise OtherRowsError(
             f"rows {span.start:,} to {span.stop:,}",
             "the rows of the first pass",

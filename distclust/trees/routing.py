@@ -7,8 +7,8 @@ end. Nodes are numbered as they are made, so a node's number is above its parent
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,7 +45,8 @@ class Split:
     filter
         Which of the children a row goes to.
     children
-        Numbers of the children, ascending, shape (n_children,).
+        Numbers of the children, shape (n_children,): ascending as they are made; after
+        `Router.reopened` several outcomes may lead to one.
     merges
         The binary tree above the children, shape (n_children - 1, 2), numbered as in
         `Structure.from_merges`.
@@ -114,6 +115,22 @@ class Router:
             children = np.arange(len(paths), len(paths) + n_children)
             paths.extend(f"{self.paths[node]}/{i}" for i in range(n_children))
             splits[node] = Split(share.filter, children, *share[1:])
+        return Router(tuple(paths), splits, self.seed)
+
+    def reopened(self, groups: Sequence[Indices]) -> Router:
+        """Return the router with a new end for each group of ends: their rows go there.
+
+        The old ends keep their numbers, and no row reaches them any more. The path of a new
+        end is that of the first old one, marked, so that its samples are other rows.
+        """
+        paths, target = list(self.paths), np.arange(self.n_nodes)
+        for ends in groups:
+            target[ends] = len(paths)
+            paths.append(f"{self.paths[ends[0]]}~")
+        splits = {
+            node: replace(split, children=target[split.children])
+            for node, split in self.splits.items()
+        }
         return Router(tuple(paths), splits, self.seed)
 
     def without(self, is_empty: npt.NDArray[np.bool_]) -> Router:

@@ -44,7 +44,7 @@ class Wanted:
     salts: Keys
 
     def candidates(self, block: Any, nodes: Indices, keys: Keys, start: int) -> Candidates:
-        """Return the rows of a block below their nodes' limits.
+        """Return the rows of a block below their nodes' limits, as they lie in it.
 
         Parameters
         ----------
@@ -53,12 +53,15 @@ class Wanted:
         nodes
             Node of every row, shape (n,).
         """
-        hashes = salted_hashes(keys, self.salts[nodes])
-        chosen = np.flatnonzero((hashes <= self.limits[nodes]) & (self.want[nodes] > 0))
-        found = Candidates(
-            nodes[chosen], hashes[chosen], keys[chosen], start + chosen, block[chosen]
+        asked: Any = np.flatnonzero((self.want > 0)[nodes])
+        if len(asked) == len(nodes):
+            asked = slice(None)  # nothing to pick out
+        hashes = salted_hashes(keys[asked], self.salts[nodes[asked]])
+        passing = np.flatnonzero(hashes <= self.limits[nodes[asked]])
+        chosen = np.arange(len(nodes))[asked][passing]
+        return Candidates(
+            nodes[chosen], hashes[passing], keys[chosen], start + chosen, block[chosen]
         )
-        return found.trimmed(self.want)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +85,8 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    def take(self, chosen: npt.NDArray[Any]) -> Candidates:
-        """Return some of them, in the order given."""
+    def take(self, chosen: npt.NDArray[Any] | slice) -> Candidates:
+        """Return some of them, in the order given; a slice shares their memory."""
         return Candidates(
             self.nodes[chosen],
             self.hashes[chosen],
@@ -94,15 +97,28 @@ class Candidates:
 
     def trimmed(self, want: Indices) -> Candidates:
         """Return the `want` smallest of every node, ordered by node, hash and key."""
-        order = np.lexsort((self.positions, self.keys, self.hashes, self.nodes))
-        nodes = self.nodes[order]
-        first = np.searchsorted(nodes, nodes)  # place of each node's smallest
-        return self.take(order[np.arange(len(order)) - first < want[nodes]])
+        order = self._order()
+        nodes, places = self.nodes[order], np.arange(len(order))
+        is_first = np.diff(nodes, prepend=-1) > 0
+        first = np.maximum.accumulate(np.where(is_first, places, 0))  # its node's smallest
+        return self.take(order[places - first < want[nodes]])
+
+    def _order(self) -> Indices:
+        """Return their order by node, hash, key and number in the matrix."""
+        by_hash = np.argsort(self.hashes)
+        nodes = self.nodes[by_hash]
+        if nodes.max(initial=0) < 2**16:
+            nodes = nodes.astype(np.uint16)  # numpy sorts these by counting
+        order = by_hash[np.argsort(nodes, kind="stable")]
+        hashes, nodes = self.hashes[order], self.nodes[order]
+        if ((hashes[1:] == hashes[:-1]) & (nodes[1:] == nodes[:-1])).any():
+            order = np.lexsort((self.positions, self.keys, self.hashes, self.nodes))
+        return order
 
     def of(self, node: int) -> Candidates:
         """Return those of one node; they are ordered by node."""
         start, stop = np.searchsorted(self.nodes, [node, node + 1])
-        return self.take(np.arange(start, stop))
+        return self.take(slice(int(start), int(stop)))
 
     def in_row_order(self) -> Candidates:
         """Return them by their number in the matrix."""

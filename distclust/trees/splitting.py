@@ -201,11 +201,6 @@ def examine(question: Question, family: Family, settings: Settings) -> Answer:
     return _answer(question, family, tree, stats, settings)
 
 
-def examine_some(questions: list[Question], family: Family, settings: Settings) -> list[Answer]:
-    """Answer for several nodes, one after another."""
-    return [examine(question, family, settings) for question in questions]
-
-
 def _ignore(event: events.Event) -> None:
     pass
 

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import json
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from distclust.engine import labels_array, temporary_results
 from distclust.errors import ConflictError
@@ -23,7 +27,8 @@ from distclust.store.row_labels import (
 )
 from distclust.store.unfinished import begin_or_resume
 from distclust.store.versions import Version
-from distclust.trees.fits import Method, fit_beside, write_labels
+from distclust.trees.drift import Baseline, LeafOfRow, measure
+from distclust.trees.fits import Finished, Method, codes_beside, fit_beside, write_labels
 from distclust.trees.levels import describe_levels
 from distclust.trees.persistence import (
     MODEL_FILE,
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
     from distclust.trees.large import LargeTreeEstimator
 
 LEVELS_FILE = "levels.json"
+LEAVES = "leaves"  # array of the leaf of every row
+BASELINE_FILE = "baseline.distclust"
 
 
 def fit_store(
@@ -52,12 +59,12 @@ def fit_store(
 ) -> None:
     """Fit `model` to the rows of a store, and publish it in a results store."""
     if results is not None:
-        _fit_and_publish(model, method, matrix, ResultsStore(results), fresh=fresh, where=where)
+        fit_and_publish(model, method, matrix, ResultsStore(results), fresh=fresh, where=where)
         return
     folder = temporary_results(where)
     try:
         store = ResultsStore(folder.name)
-        labels = _fit_and_publish(model, method, matrix, store, fresh=fresh, where=where)
+        labels = fit_and_publish(model, method, matrix, store, fresh=fresh, where=where)
     except BaseException:
         folder.cleanup()
         raise
@@ -65,7 +72,7 @@ def fit_store(
     weakref.finalize(labels, folder.cleanup)
 
 
-def _fit_and_publish(
+def fit_and_publish(
     model: LargeTreeEstimator,
     method: Method[Any],
     matrix: Matrix,
@@ -73,32 +80,78 @@ def _fit_and_publish(
     *,
     fresh: bool,
     where: str,
+    updatable: bool = False,
 ) -> StoredLabels:
+    """Fit `model`, saving its state beside its version, and publish it.
+
+    An `updatable` version also holds the leaf of every row, and how well rows fit theirs; see
+    `distclust.trees.updating`.
+    """
     fingerprint = str(matrix.fingerprint)  # type: ignore[attr-defined]
     identity = identity_of(model, fingerprint)
+    if updatable:
+        identity["parameters"]["updatable"] = True
     with begin_or_resume(store, identity, fresh=fresh, where=where) as draft:
         if draft.is_sealed:
             version = draft.publish()
             _take_over(model, read_model(store, version.id))
         else:
-            version = _fit(model, method, matrix, draft)
+            found = fit_rows(method, matrix, draft)
+            keep(model, found, matrix, draft)
+            if updatable and len(found.row_leaves[0]) == 0:
+                baseline = measure_leaves(model, found, matrix, draft)
+                write_for_updates(found, baseline, matrix, draft)
+            version = draft.publish(metrics_of(model, matrix.shape[0]))
     return attach(model, store, version)
 
 
-def _fit(model: LargeTreeEstimator, method: Method[Any], matrix: Matrix, draft: Draft) -> Version:
+def fit_rows(method: Method[Any], matrix: Matrix, draft: Draft) -> Finished:
+    """Fit rows beside a draft; one that has nothing to go on from is not left behind."""
     try:
-        found = fit_beside(method, matrix, draft)
+        return fit_beside(method, matrix, draft)
     except ConflictError:
         raise  # the run is another's
     except Exception:
         if draft.checkpoints().latest() is None:
             draft.abandon()  # refused, or lost before there was anything to go on from
         raise
+
+
+def keep(model: LargeTreeEstimator, found: Finished, matrix: Matrix, draft: Draft) -> None:
+    """Make `model` what a fit found, and write it and its labels into the draft."""
     model._keep(found, matrix, None, matrix.ids_at(found.first_rows))
-    write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
-    write_levels(model, draft)
+    with ThreadPoolExecutor(1) as beside:  # labels are others' work
+        levels = beside.submit(_levels_of, model)
+        write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
+    draft.write(LEVELS_FILE, levels.result())
     draft.write_archive(MODEL_FILE, *to_archive(model))
-    return draft.publish(metrics_of(model, matrix.shape[0]))
+
+
+def measure_leaves(
+    model: LargeTreeEstimator,
+    found: Finished,
+    matrix: Matrix,
+    draft: Draft,
+    is_wanted: npt.NDArray[np.bool_] | None = None,
+) -> Baseline:
+    """Return how well rows fit their leaves; of some leaves, or of all."""
+    n_leaves = found.structure.n_leaves
+    codes = codes_beside(draft, found.step) if found.step else None
+    return measure(
+        matrix,
+        LeafOfRow(codes, found.leaf_of_code),
+        found.family,
+        found.stats[:n_leaves],
+        np.ones(n_leaves, np.bool_) if is_wanted is None else is_wanted,
+        model._router.seed,
+    )
+
+
+def write_for_updates(found: Finished, baseline: Baseline, matrix: Matrix, draft: Draft) -> None:
+    """Write what a later update starts from: the leaf of every row, and the baseline."""
+    n_leaves = found.structure.n_leaves
+    write_labels(matrix, found, np.arange(n_leaves), n_leaves, draft, LEAVES)
+    draft.write_archive(BASELINE_FILE, "Baseline", {}, baseline.to_arrays())
 
 
 def write_held_labels(model: LargeTreeEstimator, draft: Draft) -> None:
@@ -113,8 +166,11 @@ def write_held_labels(model: LargeTreeEstimator, draft: Draft) -> None:
 
 def write_levels(model: LargeTreeEstimator, draft: Draft) -> None:
     """Write the summary of the tree's levels into a draft."""
-    levels = json.dumps(describe_levels(model.tree_), indent=1, allow_nan=False)
-    draft.write(LEVELS_FILE, levels.encode())
+    draft.write(LEVELS_FILE, _levels_of(model))
+
+
+def _levels_of(model: LargeTreeEstimator) -> bytes:
+    return json.dumps(describe_levels(model.tree_), allow_nan=False).encode()
 
 
 def attach(model: LargeTreeEstimator, store: ResultsStore, version: Version) -> StoredLabels:

@@ -111,13 +111,14 @@ class Clusters:
         if self._own_affine is None:
             return weights + left_out(self.family, block, self.stats, own)
         slopes, constants = self._own_affine
-        sums = np.empty(len(own))
-        if is_sparse(block):
-            numerics.add_own_weights(block.indptr, block.indices, slopes, own, sums)
-        else:
-            rows = np.ascontiguousarray(block, dtype=np.float64)
-            numerics.multiply_own_weights(rows, slopes, own, sums)
-        return weights + constants[own] + sums
+        return weights + constants[own] + _own_sums(block, slopes, own)
+
+    def own_densities(self, block: Any, own: Indices) -> Floats:
+        """Return log p(x | D_own without x) of each row, shape (n,)."""
+        if self._own_affine is None:
+            return left_out(self.family, block, self.stats, own)
+        slopes, constants = self._own_affine
+        return constants[own] + _own_sums(block, slopes, own)
 
     @functools.cached_property
     def _own_log_weights(self) -> Floats:
@@ -152,6 +153,17 @@ class Clusters:
         assert self._own_affine is not None, "tables are for binary rows"
         slopes, constants = self._own_affine
         return self._tables.beside(slopes.T, constants + self._own_log_weights)
+
+
+def _own_sums(block: Any, slopes: Floats, own: Indices) -> Floats:
+    """Return the product of each row with the slopes of its cluster, shape (n,)."""
+    sums = np.empty(len(own))
+    if is_sparse(block):
+        numerics.add_own_weights(block.indptr, block.indices, slopes, own, sums)
+    else:
+        rows = np.ascontiguousarray(block, dtype=np.float64)
+        numerics.multiply_own_weights(rows, slopes, own, sums)
+    return sums
 
 
 def left_out(family: Family, block: Any, stats: Floats, own: Indices) -> Floats:

@@ -306,9 +306,9 @@ def test_shortfall__costs_a_read_and_changes_nothing(times, options, monkeypatch
     stages = []
     original = growing.run_sweep
 
-    def spy(matrix, task, stage):
+    def spy(matrix, task, stage, **how):
         stages.append(stage)
-        return original(matrix, task, stage)
+        return original(matrix, task, stage, **how)
 
     monkeypatch.setattr(growing, "run_sweep", spy)
     monkeypatch.setattr(growing, "size_at_least", lambda n_rows, *_: times * n_rows)

@@ -119,6 +119,24 @@ def test_of__takes_one_node_and_row_order_goes_by_position():
     assert found.of(1).positions.tolist() == [3]
 
 
+@pytest.mark.parametrize("first_node", [0, 2**16 - 2])
+@pytest.mark.parametrize("n_hashes", [3, 2**62])
+def test_trimmed__orders_by_node_hash_key_and_position(first_node, n_hashes):
+    rng = np.random.default_rng(8)
+    n = 500
+    held = Candidates(
+        first_node + rng.integers(0, 4, n),
+        rng.integers(0, n_hashes, n).astype(np.uint64),
+        rng.integers(0, 5, n).astype(np.uint64),
+        rng.permutation(n),
+        np.arange(n)[:, None],
+    )
+    want = np.full(first_node + 4, 60)
+    order = np.lexsort((held.positions, held.keys, held.hashes, held.nodes))
+    expected = [k for k in range(4) for k in order[held.nodes[order] == first_node + k][:60]]
+    assert held.trimmed(want).rows[:, 0].tolist() == expected
+
+
 # ---- wanted ------------------------------------------------------------------------------------
 
 
@@ -133,7 +151,8 @@ def test_wanted__candidates_are_the_smallest_hashes_of_seed_path_and_key():
     keys = row_keys(np.array([f"row {i}" for i in range(N_ROWS)]))
     nodes = rng.integers(0, 3, N_ROWS)
     block = rng.integers(0, 9, (N_ROWS, 2))
-    found = wanted([7, 0, 20]).candidates(block, nodes, keys, 1000)
+    asked = wanted([7, 0, 20])
+    found = asked.candidates(block, nodes, keys, 1000).trimmed(asked.want)
     for node, want in ((0, 7), (1, 0), (2, 20)):
         mine = np.flatnonzero(nodes == node)
         order = np.argsort(row_hashes(3, keys[mine], f"/{node}"))[:want]
@@ -158,7 +177,7 @@ def test_sample__is_the_same_set_of_ids_in_any_order_of_rows():
     for these in (ids, ids[order]):
         keys = row_keys(these)
         block, nodes = np.arange(N_ROWS)[:, None], np.zeros(N_ROWS, np.int64)
-        found = wanted([25]).candidates(block, nodes, keys, 0)
+        found = wanted([25]).candidates(block, nodes, keys, 0).trimmed(np.array([25]))
         chosen.append(these[found.positions].tolist())
     assert chosen[0] == chosen[1]  # in the same order, too
 

@@ -432,7 +432,7 @@ def test_resume__after_a_kill_at_any_storage_operation(kind, stride, stored, in_
         check=check,
         stride=stride,
     )
-    assert n_operations > 100
+    assert n_operations > 90
     assert len(over) <= 1
 
 
@@ -649,7 +649,7 @@ def test_memory__too_little_for_a_sample_is_refused_before_it_is_drawn(
         reads = count_calls(monkeypatch, StoredMatrix, "block")
         with pytest.raises(CapacityError, match=r"expected at least 0\.04 GB.*1,000 sampled rows"):
             MAKERS[kind](sample_size=size).fit(stored, results=tmp_path / "results")
-        assert len(reads) == 24  # once, to learn the family
+        assert reads == []
         assert ResultsStore(tmp_path / "results").unfinished() == {}
         with_memory(monkeypatch, (needed + 1e5) / 0.8)
         MAKERS[kind](sample_size=size).fit(stored, results=tmp_path / "results")
