@@ -11,7 +11,10 @@ from pathlib import Path
 from benchmarks import (
     data,
     ensembles,
+    ensembles_tables,
     ingest,
+    jobs,
+    jobs_quality,
     kpca,
     large,
     large_plan,
@@ -44,6 +47,8 @@ def all_problems() -> dict[str, Problem]:
         speed,
         stores,
         ingest,
+        jobs,
+        jobs_quality,
         kpca,
         large,
         large_plan,
@@ -53,6 +58,7 @@ def all_problems() -> dict[str, Problem]:
         sets_quality,
         mixtures,
         ensembles,
+        ensembles_tables,
     )
     return {problem.name: problem for module in modules for problem in module.problems()}
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from distclust.engine import connect as connect
     from distclust.engine import ingest as ingest
     from distclust.ensembles import ClusterEnsemble as ClusterEnsemble
+    from distclust.jobs.published import open_job as open_job
     from distclust.loading import load as load
     from distclust.mixtures import DPMixture as DPMixture
     from distclust.projections import PPCA as PPCA
@@ -49,6 +50,7 @@ _HOMES = {
     "connect": "distclust.engine",
     "ingest": "distclust.engine",
     "load": "distclust.loading",
+    "open_job": "distclust.jobs.published",
     "open_store": "distclust.store.matrix_store",
     "progress": "distclust.report",
 }
@@ -72,6 +74,7 @@ __all__ = [  # noqa: RUF022  in plain order
     "ingest",
     "load",
     "metrics",
+    "open_job",
     "open_store",
     "progress",
 ]

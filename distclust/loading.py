@@ -23,14 +23,15 @@ _READERS = {
 }
 
 
-def load(path: str | os.PathLike[str]) -> Any:
+def load(path: str | os.PathLike[str], version: str | None = None) -> Any:
     """Read a fitted model of any kind.
 
     Parameters
     ----------
     path
-        A file that a model's ``save`` method wrote, or the path or URL of a results store,
-        whose current version is read.
+        A file that a model's ``save`` method wrote, or the path or URL of a results store.
+    version
+        Id of a version of a results store; by default the current one.
 
     Raises
     ------
@@ -45,11 +46,12 @@ def load(path: str | os.PathLike[str]) -> Any:
         return _from_file(os.fspath(path))
     if _is_place(path):
         place = os.fspath(path)
-        kind = _kind_in(place)
+        kind = _kind_in(place, version)
         if kind in _READERS:
             from distclust.store.results import ResultsStore
 
-            return importlib.import_module(_READERS[kind]).read_model(ResultsStore(place))
+            reader = importlib.import_module(_READERS[kind])
+            return reader.read_model(ResultsStore(place), version)
     from distclust.trees import load as load_tree
 
     return load_tree(path)  # type: ignore[arg-type]  # it says what it takes
@@ -63,12 +65,13 @@ def _is_place(path: Any) -> bool:
     return isinstance(path, str | os.PathLike) and (os.path.isdir(path) or "://" in str(path))
 
 
-def _kind_in(place: str) -> str:
-    """Return what the current version of a results store is; refuse what is no model."""
+def _kind_in(place: str, version_id: str | None) -> str:
+    """Return what a version of a results store is; refuse what is no model."""
     from distclust.retrieval.index import KIND
     from distclust.store.results import ResultsStore
 
-    version = ResultsStore(place).current()
+    results = ResultsStore(place)
+    version = results.current() if version_id is None else results.get(version_id)
     if version is not None and version.kind == KIND:
         hint = "Fit BayesianSets to the corpus: it finds its index."
         raise ModelFormatError(place, "a model", "an index of Bayesian Sets", hint)

@@ -133,6 +133,7 @@ class Hosts:
             _ip("-n", switch, "link", "set", port, "master", "bridge", "up")
             _ip("-n", name, "address", "add", f"{self.address(host)}/24", "dev", "eth0")
             _ip("-n", name, "link", "set", "eth0", "up")
+            _ip("-n", name, "route", "add", "default", "dev", "eth0")
             _ip("-n", name, "link", "set", "lo", "up")
 
     def _add(self, host: int | str) -> str:

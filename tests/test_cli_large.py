@@ -210,7 +210,7 @@ def test_fit__plan_needs_no_row(
     assert run(*command, "--json") == 0
     plan = document(capsys)
     assert plan["n_rows"] == N_ROWS
-    assert plan["passes"] == 4
+    assert plan["passes"] == 3
     for name in ("memory_bytes", "read_bytes", "moved_bytes", "disk_bytes", "seconds"):
         assert plan[name] > 0
     assert "Bernoulli" in plan["assumed"]

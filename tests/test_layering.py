@@ -47,7 +47,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "service": OPERATION | {"jobs"},
     "commands": OPERATION | {"jobs", "service"},
     "cli": LEAVES | {"commands", "report"},
-    "__init__": OPERATION | {"loading"},
+    "__init__": OPERATION | {"jobs"},
     "__main__": {"cli"},
 }
 

@@ -17,7 +17,7 @@ from typing import NoReturn, TextIO
 import click
 
 from distclust._version import __version__
-from distclust.cli import crews, projections, sets, stores, trees
+from distclust.cli import crews, jobs, projections, sets, stores, trees
 from distclust.errors import DistclustError
 
 INTERRUPTED = 3
@@ -32,7 +32,9 @@ def distclust() -> None:
     """
 
 
-for verb in (*trees.VERBS, *projections.VERBS, *stores.VERBS, *sets.VERBS, *crews.VERBS):
+_GROUPS = (trees, projections, stores, sets, crews, jobs)
+
+for verb in (verb for group in _GROUPS for verb in group.VERBS):
     distclust.add_command(verb)
 
 

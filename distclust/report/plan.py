@@ -105,7 +105,7 @@ def plan_fit(
 ASSUMED_CLUSTERS = 200  # how many there are is what a fit is to find out
 ASSUMED_SPARSE_VALUES = 128  # of a row; how many there are only the data say
 WORKER_BYTES = 65e6  # Dask around it: measured less what follows from the shape
-FIRST_PASSES = 2  # facts about the columns; the prior and the first sample
+FIRST_PASSES = 2  # facts and the first sample; the prior, which of binary rows the facts tell
 DIVIDING_PASSES = 2  # to the cut of the first sample, then for what fresh samples divide
 BLOCK_VALUES = 2**21  # of a dense block, see `distclust.store.matrix.block_rows_for`
 SPARSE_BLOCK_ROWS = 16_384
@@ -206,7 +206,7 @@ class LargeCost:
     @property
     def passes(self) -> int:
         """Passes over all rows."""
-        return FIRST_PASSES + self.moving_passes
+        return FIRST_PASSES - (self.family == "Bernoulli") + self.moving_passes
 
     @property
     def seconds(self) -> float:

@@ -26,6 +26,7 @@ from distclust._version import __version__
 from distclust.engine import allowed_cores, current_client
 from distclust.engine.threads import grant_threads
 from distclust.errors import DistclustError, InputError, UnknownItemError
+from distclust.report import prometheus
 from distclust.retrieval import BayesianSets
 from distclust.service import metrics, requests
 from distclust.service.desk import Desk
@@ -142,7 +143,7 @@ class Service:
             "distclust_work_limit": ("Most of them.", float(self.desk.limit)),
             "distclust_items": ("Items of the corpus.", float(self.sets.n_items_)),
         }
-        return Response(self.metrics.to_text(gauges), media_type=metrics.CONTENT_TYPE)
+        return Response(self.metrics.to_text(gauges), media_type=prometheus.CONTENT_TYPE)
 
     # ---- work ------------------------------------------------------------------------------------
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import bisect
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 
 import psutil
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+from distclust.report.prometheus import family, heading, line
 
 _BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 
@@ -46,7 +46,7 @@ class Metrics:
         lines = [*self._requests_lines(), *self._seconds_lines()]
         closed = (({"reason": reason}, count) for reason, count in sorted(self.connections.items()))
         about = "Connections that were cut off, by reason."
-        lines += _family("distclust_connections_refused_total", "counter", about, closed)
+        lines += family("distclust_connections_refused_total", "counter", about, closed)
         shown = {
             "distclust_requests_in_flight": ("Requests not answered yet.", self.n_in_flight),
             **gauges,
@@ -57,7 +57,7 @@ class Metrics:
             "process_start_time_seconds": ("When the service began.", self._begun),
         }
         for name, (about, value) in shown.items():
-            lines += _family(name, "gauge", about, [({}, value)])
+            lines += family(name, "gauge", about, [({}, value)])
         return "\n".join(lines) + "\n"
 
     def _requests_lines(self) -> list[str]:
@@ -66,33 +66,16 @@ class Metrics:
             for (route, status), count in sorted(self._requests.items())
         )
         about = "Requests by route and status."
-        return _family("distclust_requests_total", "counter", about, counted)
+        return family("distclust_requests_total", "counter", about, counted)
 
     def _seconds_lines(self) -> list[str]:
         name = "distclust_request_seconds"
-        lines = [f"# HELP {name} Seconds until a request was answered.", f"# TYPE {name} histogram"]
+        lines = heading(name, "histogram", "Seconds until a request was answered.")
         for route, buckets in sorted(self._buckets.items()):
             total = 0
             for bound, count in zip([*_BOUNDS, "+Inf"], buckets, strict=True):
                 total += count
-                lines.append(_line(f"{name}_bucket", {"route": route, "le": str(bound)}, total))
-            lines.append(_line(f"{name}_sum", {"route": route}, self._seconds[route]))
-            lines.append(_line(f"{name}_count", {"route": route}, total))
+                lines.append(line(f"{name}_bucket", {"route": route, "le": str(bound)}, total))
+            lines.append(line(f"{name}_sum", {"route": route}, self._seconds[route]))
+            lines.append(line(f"{name}_count", {"route": route}, total))
         return lines
-
-
-def _family(
-    name: str, kind: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]]
-) -> list[str]:
-    return [f"# HELP {name} {about}", f"# TYPE {name} {kind}", *_lines(name, samples)]
-
-
-def _lines(name: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> Iterator[str]:
-    for labels, value in samples:
-        yield _line(name, labels, value)
-
-
-def _line(name: str, labels: Mapping[str, str], value: float) -> str:
-    # Labels are routes, statuses and words of ours: there is nothing to escape.
-    inside = ",".join(f'{key}="{text}"' for key, text in labels.items())
-    return f"{name}{{{inside}}} {value!r}" if inside else f"{name} {value!r}"

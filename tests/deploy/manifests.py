@@ -25,6 +25,7 @@ from referencing import Registry, Resource
 ROOT = Path(__file__).parents[2]
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 OVERLAYS = ("trial", "production", "script")
+LOOK = "look"  # a pod for people, beside the trial
 N_VERSIONS = 4  # the newest of Kubernetes
 
 Json = dict[str, Any]
@@ -210,8 +211,13 @@ class Pod:
         return dict(container)
 
     @property
+    def containers(self) -> list[Json]:
+        """All of them, those that run before the others, too."""
+        return [*self.spec.get("initContainers", []), *self.spec["containers"]]
+
+    @property
     def role(self) -> str:
-        return self.labels.get("dask.org/component", "schedule")
+        return self.labels.get("dask.org/component", self.labels["app.kubernetes.io/component"])
 
 
 def made_by_operator(documents: tuple[Json, ...]) -> Iterator[Json]:
@@ -268,6 +274,10 @@ def pods(overlay: str) -> tuple[Pod, ...]:
             continue
         pod = made if made["kind"] == "Pod" else made["spec"]["template"]
         found.append(Pod(made["metadata"]["name"], dict(pod["metadata"]["labels"]), pod["spec"]))
+    found += [
+        Pod(made["metadata"]["name"], made["metadata"]["labels"], made["spec"])
+        for made in of_kind(rendered(overlay), "Pod")
+    ]
     for job in of_kind(rendered(overlay), "CronJob"):
         pod = job["spec"]["jobTemplate"]["spec"]["template"]
         found.append(Pod(job["metadata"]["name"], pod["metadata"]["labels"], pod["spec"]))

@@ -174,10 +174,11 @@ def outcome(process: subprocess.Popen[str]) -> tuple[int, str]:
 def test_start_run__waits_for_the_end(api, tmp_path, state, code):
     api.states = ["", "JobCreated", "Running", "Running", state]
     api.troubles = 3
-    assert outcome(start(api, tmp_path)) == (
-        code,
-        f"nightly-7 started\nnightly-7: JobCreated\nnightly-7: Running\nnightly-7: {state}\n",
-    )
+    found, printed = outcome(start(api, tmp_path))
+    assert found == code
+    lines = ["nightly-7 started", *(f"nightly-7: {s}" for s in ("JobCreated", "Running", state))]
+    assert printed.splitlines()[:4] == lines
+    assert ("nightly-7-runner" in printed) is (state == "Failed")
     made = api.jobs["nightly-7"]
     assert made["spec"] == {
         "job": ["tls://nightly-7-scheduler:8786", 1, None],

@@ -49,12 +49,12 @@ def test_schema__every_field_of_a_service(name):
 
 def test_services__wait_for_each_other_and_are_healthy():
     services = load("compose.yaml")["services"]
-    assert sorted(services) == ["client", "prepare", "scheduler", "worker-0", "worker-1"]
+    assert sorted(services) == ["client", "prepare", "rows", "scheduler", "worker-0", "worker-1"]
     for name, service in services.items():
         for other, how in service.get("depends_on", {}).items():
             has_check = "test" in services[other].get("healthcheck", {})
             assert has_check or how["condition"] != "service_healthy", (name, other)
-    assert set(services["client"]["depends_on"]) == {"worker-0", "worker-1"}
+    assert set(services["client"]["depends_on"]) == {"rows", "worker-0", "worker-1"}
 
 
 def test_services__are_confined():
@@ -98,7 +98,7 @@ def health_port(service: str) -> str:
 
 def test_tls__covers_all_that_talk_and_names_files_that_are_made():
     plain, secure = load("compose.yaml")["services"], load("tls.yaml")
-    assert set(secure["services"]) == set(plain) - {"prepare"}
+    assert set(secure["services"]) == set(plain) - {"prepare", "rows"}
     targets = {
         part["target"]
         for service in secure["services"].values()

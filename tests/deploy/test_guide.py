@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
 import subprocess
+import sys
+import threading
+import tomllib
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
 
-from tests.deploy.manifests import of_kind, package_folder, rendered
+from distclust import cli
+from tests.deploy.manifests import LOOK, of_kind, package_folder, rendered
+from tests.jobs.corpus import JOB, Corpus
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "kubernetes.md"
@@ -64,6 +72,69 @@ def test_commands__kubectl_makes_the_secret_that_pods_mount(tmp_path):
     secret = yaml.safe_load(done.stdout)
     assert secret["metadata"]["name"] == "distclust-tls"
     assert set(secret["data"]) == {"ca.crt", "tls.crt", "tls.key"}  # the authority's key is not
+
+
+def test_commands__in_the_pod_to_look_from():
+    (look,) = rendered(LOOK)
+    name, namespace = look["metadata"]["name"], look["metadata"]["namespace"]
+    (trial,) = of_kind(rendered("trial"), "DaskJob")
+    (runner,) = trial["spec"]["job"]["spec"]["containers"]
+    (job,) = (
+        document
+        for document in of_kind(rendered("trial"), "ConfigMap")
+        if document["metadata"]["name"] == "distclust-job"
+    )
+    inside = [line for block in blocks() for line in block if f" {name}" in line]
+    assert len(inside) == 4
+    for line in inside:
+        assert line.startswith(f"kubectl -n {namespace} "), line
+        if " exec " in line:
+            program, *arguments = shlex.split(line.split(" -- ")[1])
+            assert program == "distclust"
+            assert runner["args"][-1] in arguments  # the job file
+            cli.distclust.make_context(program, list(arguments)).close()
+        if " cp " in line:
+            (place,) = re.findall(rf"{name}:(\S+)/runs ", line)
+            assert tomllib.loads(job["data"]["job.toml"])["out"] == place
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Keeps what is put, as a Pushgateway does."""
+
+    kept: ClassVar[dict[str, bytes]] = {}
+
+    def do_PUT(self) -> None:
+        self.kept[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_hook__sends_the_figures(tmp_path):
+    text = GUIDE.read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n# push.py\n(.*?)```", text, re.DOTALL)
+    (hooks,) = (
+        tomllib.loads(found)["hooks"]
+        for found in re.findall(r"```toml\n(\[hooks\].*?)```", text, re.DOTALL)
+    )
+    push = tmp_path / "push.py"
+    push.write_text(script)
+    corpus = Corpus(tmp_path / "job", JOB.split("[models.tree]")[0])
+    corpus.bring(0)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        threading.Thread(target=server.serve_forever).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        python, _, _ = hooks["success"]
+        assert (python, hooks["failure"]) == ("python", hooks["success"])
+        command = json.dumps([sys.executable, str(push), address])
+        models = f'[models.similar]\nkind = "sets"\n[hooks]\nsuccess = {command}\n'
+        corpus.path.write_text(corpus.path.read_text() + models)
+        (hook,) = corpus.run().hooks
+        server.shutdown()
+    assert (hook.status, hook.output) == ("done", "")
+    assert Gateway.kept == {"/metrics/job/corpus": (Path(corpus.out) / "metrics.prom").read_bytes()}
 
 
 def test_operator__is_the_version_whose_schemas_are_used():

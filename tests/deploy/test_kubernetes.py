@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import ast
 import runpy
+import tomllib
 from collections import Counter
 from typing import Any
 
 import pytest
 import yaml
 
+from distclust.jobs.jobfile import read_job
+from distclust.jobs.runs import check_job
 from tests.deploy import manifests
 from tests.deploy.manifests import (
     KUBERNETES,
+    LOOK,
     OVERLAYS,
     Json,
     Pod,
@@ -83,7 +87,7 @@ def referred(spec: Json) -> list[tuple[str, str]]:
                 pass
             case _:
                 raise AssertionError(volume)
-    for container in spec["containers"]:
+    for container in (*spec.get("initContainers", []), *spec["containers"]):
         for source in container.get("envFrom", []):
             kind = "Secret" if "secretRef" in source else "ConfigMap"
             found.append((kind, (source.get("secretRef") or source["configMapRef"])["name"]))
@@ -94,10 +98,12 @@ def referred(spec: Json) -> list[tuple[str, str]]:
 def test_names__volumes_and_mounts_agree(overlay):
     for pod in pods(overlay):
         volumes = {volume["name"] for volume in pod.spec.get("volumes", [])}
-        mounts = Counter(mount["name"] for mount in pod.container.get("volumeMounts", []))
-        paths = Counter(mount["mountPath"] for mount in pod.container.get("volumeMounts", []))
-        assert set(mounts) == volumes, pod.name
-        assert max(paths.values()) == 1, pod.name
+        for container in pod.containers:
+            mounts = container.get("volumeMounts", [])
+            assert {mount["name"] for mount in mounts} <= volumes, pod.name
+            paths = Counter(mount["mountPath"] for mount in mounts)
+            assert max(paths.values()) == 1, pod.name
+        assert {mount["name"] for mount in pod.container["volumeMounts"]} == volumes, pod.name
 
 
 @overlays
@@ -351,30 +357,50 @@ def test_permissions__the_schedule_alone_may_ask_for_runs(overlay):
 
 
 @overlays
-def test_permissions__pods_are_restricted(overlay):
+def test_permissions__the_namespace_is_restricted(overlay):
     (namespace,) = of_kind(rendered(overlay), "Namespace")
     assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+@pytest.mark.parametrize("overlay", [*OVERLAYS, LOOK])
+def test_permissions__pods_are_restricted(overlay):
     for pod in pods(overlay):
         context = pod.spec["securityContext"]
         assert context["runAsNonRoot"] is True
         assert context["runAsUser"] == context["fsGroup"] == 10001
         assert context["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert pod.container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+        for container in pod.containers:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
 
 
-@overlays
+@pytest.mark.parametrize("overlay", [*OVERLAYS, LOOK])
 def test_limits__are_set_and_images_are_pinned(overlay):
     for pod in pods(overlay):
-        resources = pod.container["resources"]
-        assert set(resources["requests"]) == set(resources["limits"]) == {"cpu", "memory"}
-        tag = pod.container["image"].rpartition(":")[2]
-        assert tag not in ("", "latest", "distclust"), pod.container["image"]
-        if pod.role == "worker":  # Dask is told of all of it
-            assert resources["requests"]["memory"] == resources["limits"]["memory"]
+        for container in pod.containers:
+            resources = container["resources"]
+            assert set(resources["requests"]) == set(resources["limits"]) == {"cpu", "memory"}
+            tag = container["image"].rpartition(":")[2]
+            assert tag not in ("", "latest", "distclust"), container["image"]
+            if pod.role == "worker":  # Dask is told of all of it
+                assert resources["requests"]["memory"] == resources["limits"]["memory"]
+
+
+def test_look__finds_what_the_trial_made():
+    (namespace,) = of_kind(rendered("trial"), "Namespace")
+    (look,) = rendered(LOOK)
+    assert look["metadata"]["namespace"] == namespace["metadata"]["name"]
+    known = {(document["kind"], document["metadata"]["name"]) for document in rendered("trial")}
+    (pod,) = pods(LOOK)
+    assert ("ServiceAccount", pod.spec["serviceAccountName"]) in known
+    assert set(referred(pod.spec)) <= known
+    (runner,) = (pod for pod in pods("trial") if pod.role == "job-runner")
+    places = {mount["name"]: mount["mountPath"] for mount in runner.container["volumeMounts"]}
+    for mount in pod.container["volumeMounts"]:
+        assert places[mount["name"]] == mount["mountPath"]
 
 
 @overlays
@@ -421,6 +447,40 @@ def test_schedule__a_copy_of_the_run_fits_together_as_well(overlay):
     assert selector["dask.org/cluster-name"] == copy["metadata"]["name"]
     renamed = str(copy["spec"]).replace("distclust-nightly-29387400", "distclust-run")
     assert ast.literal_eval(renamed) == run["spec"]
+
+
+@pytest.mark.parametrize("path", sorted(KUBERNETES.rglob("job.toml")), ids=lambda p: p.parent.name)
+def test_jobs__are_sound(path):
+    check_job(read_job(path))
+
+
+@overlays
+def test_jobs__the_runner_runs_the_job_of_the_overlay(overlay):
+    (runner,) = (pod for pod in pods(overlay) if pod.role == "job-runner")
+    if overlay == "script":
+        return
+    program, verb, path = runner.container["args"]
+    assert (program, verb) == ("distclust", "run")
+    mounts = {mount["mountPath"]: mount["name"] for mount in runner.container["volumeMounts"]}
+    folder, _, name = path.rpartition("/")
+    volumes = {volume["name"]: volume for volume in runner.spec["volumes"]}
+    config_map = volumes[mounts[folder]]["configMap"]["name"]
+    (found,) = (
+        document
+        for document in of_kind(rendered(overlay), "ConfigMap")
+        if document["metadata"]["name"] == config_map
+    )
+    job = tomllib.loads(found["data"][name])
+    # Places are URLs, or below what the runner and all workers mount.
+    workers = (pod for pod in pods(overlay) if pod.role == "worker")
+    shared = [
+        {mount["mountPath"] for mount in pod.container["volumeMounts"] if mount["name"] == "data"}
+        for pod in (runner, *workers)
+    ]
+    for place in (job["out"], job["input"]["source"]):
+        assert "://" in place or all(
+            any(place.startswith(f"{mount}/") for mount in mounts) for mounts in shared
+        )
 
 
 def test_script__runs_the_example_where_the_image_has_it():

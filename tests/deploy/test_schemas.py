@@ -11,6 +11,7 @@ import pytest
 from tests.deploy import manifests
 from tests.deploy.manifests import (
     KUBERNETES,
+    LOOK,
     OVERLAYS,
     Json,
     faults,
@@ -38,6 +39,7 @@ KINDS = (
     "Namespace",
     "NetworkPolicy",
     "PersistentVolumeClaim",
+    "Pod",
     "PodDisruptionBudget",
     "Role",
     "RoleBinding",
@@ -46,10 +48,10 @@ KINDS = (
 
 
 def everything() -> list[Json]:
-    return [document for overlay in OVERLAYS for document in rendered(overlay)]
+    return [document for overlay in (*OVERLAYS, LOOK) for document in rendered(overlay)]
 
 
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", [*OVERLAYS, LOOK])
 @pytest.mark.parametrize("version", manifests.versions())
 def test_overlay__passes_strict_schemas(overlay, version):
     found = {

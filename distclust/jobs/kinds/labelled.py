@@ -1,0 +1,269 @@
+"""Models that are not brought up to date: exact trees, mixtures and ensembles.
+
+Their rows get labels by `predict`, in a results store beside that of the model, and rows that
+were labelled before keep theirs. Where new rows fit their clusters worse than rows of the fit
+do, by the test that large trees use (`distclust.trees.drift`), the model is fitted again.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from distclust.engine import map_blocks, map_ordered
+from distclust.errors import InputError
+from distclust.jobs.kinds.base import (
+    FIRST,
+    NOTHING_NEW,
+    Before,
+    Kind,
+    Made,
+    Request,
+    count,
+    figures,
+)
+from distclust.jobs.kinds.scores import Scores
+from distclust.store.changes import Changes, changes_between
+from distclust.store.results import ResultsStore
+from distclust.store.row_labels import StoredLabels
+from distclust.store.stored_matrix import StoredMatrix
+from distclust.store.versions import Version
+from distclust.trees.drift import Baseline, Moments, describe, find_drift
+from distclust.trees.labelling import KIND, KeptLabels, Placing, publish_labels
+from distclust.trees.structure import Structure
+
+Labels = npt.NDArray[np.int64]
+
+BASELINE_FILE = "baseline.distclust"
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """What is needed of a fitted model to place rows and to tell how well they fit.
+
+    Attributes
+    ----------
+    n_clusters
+        How many there are.
+    labels
+        Cluster of every row of the fit; -1 for none.
+    scores
+        How rows are placed and scored.
+    """
+
+    n_clusters: int
+    labels: Labels
+    scores: Scores
+
+
+class Labelled(Kind):
+    """What these kinds have in common; not to be used by itself."""
+
+    @abstractmethod
+    def fit(self, request: Request, store: ResultsStore) -> Version:
+        """Fit the model in full, or find the fit that was made."""
+
+    @abstractmethod
+    def clusters(self, store: ResultsStore, version_id: str, where: str) -> Clusters:
+        """Read a fitted model."""
+
+    def make(self, request: Request) -> Made:
+        """Fit the model, give rows their labels, or keep both."""
+        store, before = ResultsStore(request.place), request.before
+        where = f"[models.{request.name}]"
+        reason, drift = request.refit_reason or FIRST, None
+        if before is not None and request.refit_reason is None:
+            if not request.has_news:
+                return _kept(request, before, store)
+            found = self._compare(request, before, store, where)
+            if isinstance(found, Made):
+                return found
+            reason, drift = found
+        version = self.fit(request, store)
+        with request.matrix.held():
+            clusters = self.clusters(store, version.id, where)
+            labels = _label_all(request, version, clusters)
+        metrics = _metrics(version, labels)
+        return Made(version.id, labels.id, "fitted", reason, metrics, version.created, drift)
+
+    def plan(self, request: Request) -> str:
+        """Return what `make` would do, a sentence."""
+        known = self.plan_fit(request)
+        if known is not None or request.before is None:
+            return known or ""
+        changes = changes_between(request.before.matrix, request.matrix)
+        if changes is None:
+            return f"fit: {_REWRITTEN}"
+        return (
+            f"label: {count(changes.n_added, 'row')}; the model is fitted again where new rows "
+            f"fit worse by more than {request.drift.threshold:g} standard errors."
+        )
+
+    def _compare(
+        self, request: Request, before: Before, store: ResultsStore, where: str
+    ) -> Made | tuple[str, dict[str, Any] | None]:
+        """Return the answer with new labels; or why to fit again, and what drifted."""
+        changes = changes_between(before.matrix, request.matrix)
+        if changes is None:
+            return _REWRITTEN, None
+        if before.matrix.columns != request.matrix.columns:
+            return "The features of the store changed.", None
+        assert before.labels_version is not None, "these models have labels of their own"
+        labels_store = _labels_store(request)
+        with labels_store.open_version(before.labels_version) as reader:
+            baseline = Baseline.from_arrays(reader.read_archive(BASELINE_FILE).arrays)
+        clusters = self.clusters(store, before.version, where)
+        with request.matrix.held():
+            try:
+                latest = _score_added(request.matrix, changes, clusters)
+            except InputError as error:
+                if not error.where.startswith(where):
+                    raise
+                return f"New rows do not fit the model: {error}", None
+            baseline = replace(baseline, since=baseline.since + latest)
+            report, n_drifted = _report(request, changes, baseline, latest)
+            if n_drifted:
+                told = f"New rows fit worse than old ones in {count(n_drifted, 'cluster')}"
+                return f"{told}, by more than {request.drift.threshold:g} standard errors.", report
+            version = store.get(before.version)
+            kept = KeptLabels(StoredLabels(labels_store.objects, before.labels_version), changes)
+            labels = _write_labels(request, version, clusters, baseline, kept)
+        reason = f"{count(changes.n_added, 'new row')} labelled; they fit as well as old ones."
+        metrics = _metrics(version, labels)
+        return Made(version.id, labels.id, "updated", reason, metrics, before.refit_at, report)
+
+
+_REWRITTEN = "The rows of the store were rewritten (compacted or rolled back)."
+
+
+def _labels_store(request: Request) -> ResultsStore:
+    return ResultsStore(f"{request.place}.labels")
+
+
+def _kept(request: Request, before: Before, store: ResultsStore) -> Made:
+    version = store.get(before.version)
+    assert before.labels_version is not None, "these models have labels of their own"
+    labels = _labels_store(request).get(before.labels_version)
+    metrics = _metrics(version, labels)
+    return Made(version.id, labels.id, "kept", NOTHING_NEW, metrics, before.refit_at)
+
+
+def _metrics(version: Version, labels: Version) -> dict[str, Any]:
+    """Return the figures of model and labels; those of other rows than it was fitted to."""
+    found = figures(version.metrics)
+    if version.input_fingerprint != labels.input_fingerprint:
+        found = {name: value for name, value in found.items() if not name.startswith("log_")}
+    return found | figures(labels.metrics)
+
+
+def _label_all(request: Request, version: Version, clusters: Clusters) -> Version:
+    """Give every row its label, and measure how well rows of the fit fit."""
+    identity = _identity(request, version, None)
+    store = _labels_store(request)
+    run = store.find_run(**identity)
+    if run is not None:
+        with store.begin(**identity, run=run) as draft:
+            if draft.is_sealed:
+                return draft.publish()
+    old = Moments.none(clusters.n_clusters)
+    shared = clusters.scores, clusters.labels, clusters.n_clusters
+    for part in map_blocks(_score_fitted, request.matrix, *shared, stage="measuring the fit"):
+        old = old + part
+    sizes = np.bincount(clusters.labels[clusters.labels >= 0], minlength=clusters.n_clusters)
+    baseline = Baseline(sizes[:, None].astype(np.float64), old, Moments.none(clusters.n_clusters))
+    return _write_labels(request, version, clusters, baseline, None)
+
+
+def _write_labels(
+    request: Request,
+    version: Version,
+    clusters: Clusters,
+    baseline: Baseline,
+    kept: KeptLabels | None,
+) -> Version:
+    store = _labels_store(request)
+    before = None if kept is None else kept.labels.version_id
+    identity = _identity(request, version, before)
+    with store.begin(**identity, run=store.find_run(**identity)) as draft:
+        if not draft.is_sealed:
+            draft.write_archive(BASELINE_FILE, "Baseline", {}, baseline.to_arrays())
+        placing = Placing(place_block, (clusters.scores,))
+        return publish_labels(draft, placing, clusters.n_clusters, request.matrix, kept)
+
+
+def _identity(request: Request, version: Version, before: str | None) -> dict[str, Any]:
+    return {
+        "kind": KIND,
+        "parameters": {"model": version.kind, "version": version.id, "update_of": before},
+        "seed": None,
+        "input_fingerprint": request.matrix.fingerprint,
+    }
+
+
+def place_block(block: Any, start: int, scores: Scores) -> Labels:
+    """Return the labels of a block."""
+    return scores.labels(block, start)
+
+
+def _score_fitted(
+    block: Any, start: int, scores: Scores, labels: Labels, n_clusters: int
+) -> Moments:
+    """Return how well rows of the fit fit their clusters."""
+    own = labels[start : start + block.shape[0]]
+    rows = np.flatnonzero(own >= 0)
+    return Moments.of(scores.old(block[rows], start, own[rows]), own[rows], n_clusters)
+
+
+def _score_added(matrix: StoredMatrix, changes: Changes, clusters: Clusters) -> Moments:
+    """Return how well added rows fit the clusters they are placed in."""
+    found = Moments.none(clusters.n_clusters)
+    items = [
+        (i, max(changes.n_kept - start, 0))
+        for i, (start, stop) in enumerate(map(matrix.block_bounds, range(matrix.n_blocks)))
+        if stop > changes.n_kept
+    ]
+    shared = matrix, clusters.scores, clusters.n_clusters
+    for part in map_ordered(_score_new, items, *shared, stage="scoring new rows"):
+        found = found + part
+    return found
+
+
+def _score_new(
+    item: tuple[int, int], matrix: StoredMatrix, scores: Scores, n_clusters: int
+) -> Moments:
+    index, first = item
+    rows, start = matrix.block(index)[first:], matrix.block_bounds(index)[0] + first
+    scores.check(rows, matrix.columns)
+    labels = scores.labels(rows, start)
+    return Moments.of(scores.new(rows, start, labels), labels, n_clusters)
+
+
+def _report(
+    request: Request, changes: Changes, baseline: Baseline, latest: Moments
+) -> tuple[dict[str, Any], int]:
+    """Return what was found as JSON values, and how many clusters drifted."""
+    n_clusters = len(latest.n)
+    everything = [range(n_clusters)] if n_clusters > 1 else []
+    structure = Structure.from_children(n_clusters, everything)
+    drift = find_drift(structure, baseline, latest, request.drift.threshold)
+    sizes = structure.sum_up(baseline.reference[:, 0] + baseline.since.n)
+    report = {
+        "n_added": changes.n_added,
+        "n_deleted": len(changes.deleted),
+        "threshold": request.drift.threshold,
+        **describe(structure, drift, baseline, latest, sizes),
+    }
+    return report, len(drift.reopened)
+
+
+def settings_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters as estimators take them: TOML has no None, so "none" stands for it."""
+    found = dict(parameters)
+    if found.get("stop") == "none":
+        found["stop"] = None
+    return found

@@ -1,0 +1,345 @@
+"""Kinds of models: what they refuse, and what they do with rows that came or went."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distclust
+from distclust.errors import InputError
+from distclust.jobs.kinds import KINDS, Before, Made, Request
+from distclust.projections import persistence as projections
+from distclust.store.drafts import held_back
+from distclust.store.results import ResultsStore
+from distclust.store.row_labels import StoredLabels
+from distclust.store.stored_matrix import StoredMatrix
+from distclust.trees.persistence import read_model
+from tests.small_blocks import shrink
+
+N_FEATURES = 48
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_blocks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        yield
+
+
+def separated(n_rows: int, seed: int, clusters: range = range(8)) -> np.ndarray:
+    """Binary rows of clusters that are far apart; cluster k of any seed is the same."""
+    profiles = np.random.default_rng(7).random((40, N_FEATURES)) < 0.5
+    rng = np.random.default_rng(seed)
+    ones = np.where(profiles[rng.choice(np.array(clusters), size=n_rows)], 0.93, 0.07)
+    return (rng.random((n_rows, N_FEATURES)) < ones).astype(np.uint8)
+
+
+class Nights:
+    """A job's part for one model: rows come, and what is made is published."""
+
+    def __init__(self, root: Path, kind: str, rows: np.ndarray, **parameters: Any) -> None:
+        self.rows, self.kind = root / "rows.zarr", KINDS[kind]
+        distclust.ingest(iter([rows]), self.rows)
+        self.request = Request(
+            "model", kind, parameters, 3, str(root / "models/model"), self.matrix()
+        )
+
+    def matrix(self) -> StoredMatrix:
+        matrix = distclust.open_store(self.rows).matrix()
+        assert isinstance(matrix, StoredMatrix)
+        return matrix
+
+    def append(self, rows: np.ndarray) -> None:
+        distclust.ingest(iter([rows]), self.rows, how="append")
+
+    def delete(self, ids: Any) -> None:
+        distclust.open_store(self.rows).delete(ids)
+
+    def night(self, **changes: Any) -> Made:
+        """Make the model as a job does: held back, and shown when it is complete."""
+        request = replace(self.request, matrix=self.matrix(), **changes)
+        with held_back():
+            made = self.kind.make(request)
+            assert self.kind.make(request) == made  # asked again: nothing is redone
+        ResultsStore(request.place).release(made.version)
+        if made.labels_version is not None:
+            ResultsStore(f"{request.place}.labels").release(made.labels_version)
+        before = Before(made.version, made.labels_version, request.matrix, made.refit_at)
+        self.request = replace(request, before=before, refit_reason=None)
+        return made
+
+    @property
+    def store(self) -> ResultsStore:
+        return ResultsStore(self.request.place)
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+REFUSED = [
+    ("rbhc", {"sample_sise": 10}, "sample_size.*got 'sample_sise'"),
+    ("rbhc", {"sample_size": "many"}, r"\[models.a\]: sample_size: expected 'auto' or a whole"),
+    ("rbhc", {"resolve": 3}, r"\[models.a\]: resolve"),
+    ("rbhc", {"family": "bernouli"}, r"\[models.a\]: family"),
+    ("rbhc", {"random_state": 3}, "random_state"),
+    ("embhc", {"n_sweeps": -1}, r"\[models.a\]: n_sweeps"),
+    ("embhc", {"concentration": 0}, "concentration"),
+    ("sets", {"kappa": -1}, r"\[models.a\]: kappa"),
+    ("sets", {"family": "poisson"}, "bernoulli"),
+    ("sets", {"shards": 2}, "family, kappa, smoothing"),
+    ("bhc", {"cut": "none"}, r"\[models.a\]: cut"),
+    ("bhc", {"optimize": 1}, r"\[models.a\]: optimize"),
+    ("rose", {"variant": "brt-x"}, r"\[models.a\]: variant"),
+    ("dpmixture", {"n_chains": 0}, r"\[models.a\]: n_chains"),
+    ("dpmixture", {"concentration_prior": 3}, r"\[models.a\]"),
+    ("ensemble", {"method": "bce"}, r"\[models.a\]: n_clusters"),
+    ("ensemble", {"bases": ["kmeens"]}, r"\[models.a\]"),
+    ("kpca", {"kernel": "rbff"}, r"\[models.a\]: kernel"),
+    ("kpca", {"n_components": 2.5}, r"\[models.a\]: n_components"),
+    ("ppca", {"tolerance": "tight"}, r"\[models.a\]: tolerance"),
+]
+
+
+@pytest.mark.parametrize(("kind", "parameters", "told"), REFUSED)
+def test_check__refuses(kind, parameters, told):
+    with pytest.raises(InputError, match=told) as refused:
+        KINDS[kind].check(parameters, "[models.a]")
+    assert str(refused.value).startswith("[models.a]")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_check__takes_defaults(kind):
+    needed = {"ensemble": {"n_clusters": 3}}
+    KINDS[kind].check(needed.get(kind, {}), "[models.a]")
+    assert KINDS[kind].name == kind
+
+
+# ---- trees ---------------------------------------------------------------------------------------
+
+
+def tree_nights(root: Path, kind: str) -> Nights:
+    parameters = {
+        "rbhc": {"sample_size": 200, "check_size": 64},
+        "embhc": {"sample_size": 40, "n_sweeps": 3},
+    }
+    return Nights(root, kind, separated(2500, 0), **parameters[kind])
+
+
+@pytest.mark.parametrize("kind", ["rbhc", "embhc"])
+def test_tree__is_fitted_kept_updated_and_fitted_again(kind, tmp_path):
+    nights = tree_nights(tmp_path, kind)
+    first = nights.night()
+    assert (first.action, first.drift) == ("fitted", None)
+    assert nights.store.current().id == first.version
+    assert nights.kind.plan(nights.request).startswith("keep")
+
+    same = nights.night()
+    assert (same.action, same.version, same.metrics) == ("kept", first.version, first.metrics)
+
+    nights.append(separated(50, 1))
+    nights.delete([5, 6])
+    plan = nights.kind.plan(replace(nights.request, matrix=nights.matrix()))
+    assert plan.startswith("update: 50 rows to place, 2 rows to take out")
+    updated = nights.night()
+    assert updated.action == "updated"
+    assert updated.refit_at == first.refit_at
+    assert updated.drift is not None
+    assert updated.drift["n_reopened"] == 0
+    assert updated.metrics["n_rows"] == 2548
+    assert updated.metrics["n_clusters"] == first.metrics["n_clusters"]
+    model = read_model(nights.store, updated.version)
+    assert len(model.labels_) == 2548
+
+    nights.append(separated(40, 2))
+    asked = nights.night(refit_reason="The parameters changed.")
+    assert (asked.action, asked.reason) == ("fitted", "The parameters changed.")
+
+    nights.append(separated(2500, 3, range(20, 24)))
+    drifted = nights.night()
+    assert drifted.action == "fitted"
+    assert "fit worse than old ones" in drifted.reason
+    assert drifted.drift is not None
+    assert drifted.drift["share_reopened"] > 0.25
+    assert list(nights.store.unfinished()) == []
+
+
+def test_tree__refits_below(tmp_path):
+    nights = tree_nights(tmp_path, "rbhc")
+    nights.night()
+    nights.append(separated(100, 6, range(20, 21)))
+    made = nights.night(drift=replace(nights.request.drift, share=0.9))
+    assert made.action == "refit below"
+    assert "divided again" in made.reason
+
+
+def test_tree__does_not_follow_the_pointer_of_its_store(tmp_path):
+    nights = tree_nights(tmp_path, "rbhc")
+    nights.night()
+    before = nights.request
+    nights.append(separated(50, 1))
+    wanted = nights.night().metrics
+    nights.request = before  # a later version is current, and not what the job published
+    assert nights.night().metrics == wanted
+
+
+# ---- the index of sets ---------------------------------------------------------------------------
+
+
+def test_sets__updated_index_is_what_a_new_one_would_be(tmp_path):
+    nights = Nights(tmp_path, "sets", separated(900, 0), kappa=3.0)
+    first = nights.night()
+    assert first.action == "fitted"
+    assert nights.night().action == "kept"
+    nights.append(separated(80, 1))
+    nights.delete(range(100, 130))
+    made = nights.night()
+    assert made.action == "updated"
+    new = Nights(tmp_path / "new", "sets", np.zeros((1, 2), np.uint8))
+    new.rows = nights.rows
+    fresh = new.night()
+    files, wanted = (
+        {k: v.checksum for k, v in store.get(version).files.items()}
+        for store, version in ((nights.store, made.version), (new.store, fresh.version))
+    )
+    assert files == wanted
+    assert made.metrics["n_ones"] == fresh.metrics["n_ones"]
+
+
+def test_sets__refuses_counts(tmp_path):
+    nights = Nights(tmp_path, "sets", separated(100, 0))
+    nights.night()
+    nights.append(np.full((1, N_FEATURES), 2, np.uint8))
+    with pytest.raises(InputError, match=r"\[models.model\]"):
+        nights.night()
+
+
+# ---- models that are only labelled ---------------------------------------------------------------
+
+FEW = {"n_chains": 2, "max_sweeps": 20, "stop": "none"}
+LABELLED: dict[str, dict[str, Any]] = {
+    "bhc": {},
+    "rose": {"variant": "brt-dp"},
+    "dpmixture": FEW,
+    "ensemble": {"method": "mm", "n_clusters": 8, "n_bases": 3, "n_init": 2},
+}
+
+
+def predicted(kind: str, nights: Nights, version: str) -> np.ndarray:
+    readers = {
+        "bhc": "distclust.trees.persistence",
+        "rose": "distclust.trees.persistence",
+        "dpmixture": "distclust.mixtures.persistence",
+        "ensemble": "distclust.ensembles.persistence",
+    }
+    module = importlib.import_module(readers[kind])
+    return np.asarray(module.read_model(nights.store, version).predict(nights.matrix()))
+
+
+def labels_of(nights: Nights, made: Made) -> np.ndarray:
+    assert made.labels_version is not None
+    return StoredLabels(f"{nights.request.place}.labels", made.labels_version).read(
+        0, nights.matrix().shape[0]
+    )
+
+
+@pytest.mark.filterwarnings("ignore::distclust.errors.ConvergenceWarning")
+@pytest.mark.parametrize("kind", LABELLED)
+def test_labelled__new_rows_are_placed_and_a_drift_is_fitted(kind, tmp_path):
+    nights = Nights(tmp_path, kind, separated(300, 0), **LABELLED[kind])
+    first = nights.night()
+    assert first.action == "fitted"
+    np.testing.assert_array_equal(labels_of(nights, first), predicted(kind, nights, first.version))
+    assert nights.night().action == "kept"
+
+    nights.append(separated(40, 1))
+    nights.delete([3, 70])
+    assert nights.kind.plan(replace(nights.request, matrix=nights.matrix())).startswith(
+        "label: 40 rows"
+    )
+    updated = nights.night()
+    assert (updated.action, updated.version) == ("updated", first.version)
+    assert updated.labels_version != first.labels_version
+    assert updated.metrics["n_rows"] == 338
+    assert "log_evidence" not in updated.metrics
+    np.testing.assert_array_equal(
+        labels_of(nights, updated), predicted(kind, nights, first.version)
+    )
+
+    if kind != "ensemble":  # its bases know the nearest centre, not how far it is
+        nights.append(separated(80, 3, range(20, 22)))
+        drifted = nights.night()
+        assert drifted.action == "fitted"
+        assert "fit worse than old ones" in drifted.reason
+        assert drifted.metrics["n_rows"] == 418
+        assert drifted.drift is not None
+
+    nights.append(separated(5, 4))
+    asked = nights.night(refit_reason="It is a month old.")
+    assert (asked.action, asked.reason) == ("fitted", "It is a month old.")
+
+
+@pytest.mark.filterwarnings("ignore::distclust.errors.ConvergenceWarning")
+def test_labelled__only_new_rows_are_read(tmp_path, monkeypatch):
+    nights = Nights(tmp_path, "dpmixture", separated(300, 0), **FEW)
+    nights.night()
+    nights.append(separated(30, 1))
+    request = replace(nights.request, matrix=nights.matrix())
+    read: set[int] = set()
+    block = StoredMatrix.block
+
+    def watched(self: StoredMatrix, index: int) -> Any:
+        read.add(index)
+        return block(self, index)
+
+    monkeypatch.setattr(StoredMatrix, "block", watched)
+    assert nights.kind.make(request).action == "updated"
+    assert read == {4, 5}
+
+
+# ---- projections ---------------------------------------------------------------------------------
+
+
+def test_kernel_pca__rows_join(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(400, 5))
+    nights = Nights(tmp_path, "kpca", rows[:300], n_components=2, gamma=0.2)
+    first = nights.night()
+    assert first.action == "fitted"
+    assert nights.night().action == "kept"
+    nights.append(rows[300:380])
+    made = nights.night()
+    assert (made.action, made.refit_at) == ("updated", first.refit_at)
+    assert made.metrics["n_rows"] == 380
+    wanted = distclust.KernelPCA(n_components=2, gamma=0.2, random_state=3).fit(rows[:380])
+    model = projections.read_model(nights.store, made.version)
+    np.testing.assert_allclose(model.eigenvalues_, wanted.eigenvalues_, rtol=1e-5)
+    np.testing.assert_allclose(np.abs(model.components_), np.abs(wanted.components_), atol=1e-3)
+
+
+def test_kernel_pca__is_fitted_again_when_rows_went(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(200, 5))
+    nights = Nights(tmp_path, "kpca", rows, n_components=2)
+    nights.night()
+    nights.delete([5])
+    made = nights.night()
+    assert made.action == "fitted"
+    assert "1 row changed or went" in made.reason
+    model = projections.read_model(nights.store, made.version)
+    assert model.components_.shape == (2, 199)
+
+
+def test_ppca__is_fitted_anew(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(200, 5)) * [3, 2, 1, 1, 1]
+    nights = Nights(tmp_path, "ppca", rows[:150], n_components=2)
+    assert nights.night().action == "fitted"
+    assert nights.night().action == "kept"
+    nights.append(rows[150:])
+    made = nights.night()
+    assert made.action == "fitted"
+    wanted = distclust.PPCA(n_components=2, random_state=3).fit(distclust.open_store(nights.rows))
+    model = projections.read_model(nights.store, made.version)
+    np.testing.assert_array_equal(model.components_, wanted.components_)
