@@ -4,8 +4,8 @@ python deploy/image/try_steps.py [--keep FOLDER]
 
 The steps of the Dockerfile run in order in a folder that stands for the root, with this Python in
 place of the base image. Then, where this machine allows it, the result runs as user 10001 on a
-read-only root file system: the health command has to pass, and examples/everywhere.py has to
-find every function compiled and give the same fingerprint as outside.
+read-only root file system: the health command has to pass, examples/everywhere.py and two nights of
+a job have to find every function compiled, and the example has to print what it prints outside.
 """
 
 from __future__ import annotations
@@ -155,6 +155,37 @@ def why_not_confined() -> str | None:
     return tried.stderr.decode().strip() if tried.returncode else None
 
 
+NIGHTS = """
+mkdir /tmp/incoming
+head -n 40 "$1/animals.csv" > /tmp/incoming/first.csv
+distclust run "$1/job.toml"
+(head -n 1 "$1/animals.csv"; tail -n +41 "$1/animals.csv") > /tmp/incoming/second.csv
+distclust run "$1/job.toml"
+"""
+
+
+def check_compiled(done: subprocess.CompletedProcess[str], what: str) -> None:
+    """Refuse a command that failed, or that had to compile something."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    missed = re.findall(r"\[cache\] data saved to .*", done.stdout)
+    assert not missed, "\n".join([f"{what}, not warmed:", *missed])
+
+
+def check_job(trial: Trial) -> None:
+    """Run two nights of the Kubernetes trial, confined."""
+    place = trial.root / "job"
+    place.mkdir()
+    overlay = SOURCE / "deploy" / "kubernetes" / "overlays" / "trial"
+    shutil.copy(overlay / "animals.csv", place)
+    job = (overlay / "job.toml").read_text().replace("/data/", "/tmp/")
+    (place / "job.toml").write_text(job)
+    start = time.monotonic()
+    done = trial.run_confined(["bash", "-e", "-c", NIGHTS, "nights", str(place)])
+    check_compiled(done, "the job")
+    assert done.stdout.count("Published") == 2, done.stdout
+    print(f"{time.monotonic() - start:6.1f} s  two nights of a job, confined")
+
+
 def check_confined(trial: Trial) -> None:
     """Run what the recipe made as a pod would, and compare with a run outside."""
     program = f"{trial.root}/opt/distclust"
@@ -166,10 +197,9 @@ def check_confined(trial: Trial) -> None:
     trial.environment["NUMBA_DEBUG_CACHE"] = "1"
     start = time.monotonic()
     inside = trial.run_confined([f"{program}/bin/python", script])
-    assert inside.returncode == 0, inside.stdout + inside.stderr
+    check_compiled(inside, "the example")
     print(f"{time.monotonic() - start:6.1f} s  examples/everywhere.py, confined")
-    missed = re.findall(r"\[cache\] data saved to .*", inside.stdout)
-    assert not missed, "\n".join(["not warmed:", *missed])
+    check_job(trial)
     outside = subprocess.run(
         [f"{program}/bin/python", script],
         env={name: os.environ[name] for name in ("PATH", "HOME")},  # compiled for this processor

@@ -6,9 +6,11 @@ compiled in each process when they are first called; ``--strict`` makes that an 
 
 from __future__ import annotations
 
+import csv
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
@@ -20,6 +22,9 @@ import scipy.sparse
 
 import distclust
 from distclust.compiled import cache_folder
+from distclust.jobs.jobfile import read_job
+from distclust.jobs.running import Wish
+from distclust.jobs.runs import run_job
 from distclust.retrieval.index import build_index
 from distclust.store.stored_matrix import StoredMatrix
 
@@ -81,6 +86,83 @@ def warm_stores(data: dict[str, Any], folder: Path) -> None:
     distclust.BayesianSets().fit(binary).warm().query([0, 1], k=5)
 
 
+def warm_sources(data: dict[str, Any], folder: Path) -> None:
+    """Bring rows in as people have them: in many columns, quoted, spaced, to be binarised."""
+    wide = pd.DataFrame(np.hstack([data["counts"]] * 20)).add_prefix("column ")
+    wide.insert(0, "name", [f"row {i}" for i in range(N_ROWS)])
+    texts = {
+        "short": wide.to_csv(index=False),
+        "long": (wide.set_index("name") / 7).to_csv(),
+        "quoted": wide.to_csv(index=False, quoting=csv.QUOTE_ALL),
+        "spaced": wide.to_csv(index=False).replace(",", ", "),
+    }
+    for name, text in texts.items():
+        (folder / f"{name}.csv").write_text(text)
+        distclust.ingest(folder / f"{name}.csv", folder / f"{name}.text.zarr")
+    for name in ("counts", "words", "reals"):
+        for rule in ("above:1", "row-mean", "column-mean", "skewness"):
+            place = folder / f"{name}.{rule.partition(':')[0]}.zarr"
+            distclust.ingest(iter([data[name]]), place, binarise=rule)
+    for name in ("words", "sparse binary"):
+        for storage in ("hot", "packed"):
+            place = folder / f"{name}.{storage}.compact.zarr"
+            distclust.ingest(iter([data[name]]), place, layout="compact", storage=storage)
+            distclust.EMBHC(random_state=0).fit(place)
+
+
+JOB = """
+name = "{name}"
+out = "results"
+[input]
+source = "in/*.csv"
+[gates]
+max_evidence_drop = 1e9
+"""
+MODEL = """
+[models.{kind}]
+kind = "{kind}"
+parameters = {parameters}
+"""
+KINDS = {
+    "rbhc": "{ sample_size = 64, check_size = 64 }",
+    "embhc": "{}",
+    "bhc": "{}",
+    "rose": "{}",
+    "dpmixture": "{ n_chains = 2, max_sweeps = 8 }",
+}
+OF_NUMBERS = {"ensemble": "{ n_chains = 2, max_sweeps = 8 }", "kpca": "{}", "ppca": "{}"}
+OF_BITS = {"sets": "{}"}
+
+
+def warm_jobs(data: dict[str, Any], folder: Path) -> None:
+    """Run jobs with models of all kinds, which follow the rows from night to night."""
+    for name, kinds in {
+        "binary": KINDS | OF_NUMBERS | OF_BITS,
+        "counts": KINDS | OF_NUMBERS,
+        "reals": KINDS | OF_NUMBERS,
+        "codes": KINDS,
+    }.items():
+        models = (MODEL.format(kind=kind, parameters=given) for kind, given in kinds.items())
+        place = folder / f"{name}.job"
+        (place / "in").mkdir(parents=True)
+        (place / "job.toml").write_text("".join([JOB.format(name=name), *models]))
+        for file, rows in nights(pd.DataFrame(data[name])):
+            rows.to_csv(place / "in" / f"{file}.csv", index_label="id")
+            run_job(read_job(place / "job.toml"), Wish(), nullcontext, "in process", print)
+
+
+def nights(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the files of nights: first rows, more, changed ones, fewer, and of another kind."""
+    table.columns = [f"column {i}" for i in range(table.shape[1])]
+    table.index = pd.Index([f"row {i}" for i in range(len(table))])
+    yield "first", table[:100]
+    yield "second", table[100:110]
+    yield "second", table[105:]
+    yield "first", table[:90]
+    turned = pd.DataFrame(np.roll(table[:40].to_numpy(), 5, axis=1), columns=table.columns)
+    yield "third", turned.set_index("turned " + table.index[:40])
+
+
 def warm_mixtures(data: dict[str, Any]) -> None:
     """Run short chains of every sampler, and let clusterings agree."""
     for table in data.values():
@@ -121,6 +203,8 @@ def main() -> int:
         for table in data.values():
             warm_trees(table)
         warm_stores(data, Path(temporary))
+        warm_sources(data, Path(temporary))
+        warm_jobs(data, Path(temporary))
         warm_mixtures(data)
         warm_projections(data)
     cold = sorted(cold_functions())

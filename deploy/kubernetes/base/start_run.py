@@ -135,8 +135,11 @@ def wait_for(name: str) -> int:
         if state != known:
             say(f"{name}: {state}")
             known = state
-        if state in ("Successful", "Failed"):
-            return 0 if state == "Successful" else 1
+        if state == "Successful":
+            return 0
+        if state == "Failed":
+            say(f"why is in the log of the pod {name}-runner, and in the report of the run")
+            return 1
         pause()
     # A deadline, or an administrator; a run that nobody waits for would go on unseen.
     status, _ = ask_patiently("DELETE", f"/{name}")
