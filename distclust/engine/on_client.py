@@ -33,7 +33,7 @@ from distclust.engine.dask_matrix import DaskMatrix, hold_in_memory
 from distclust.engine.pieces import Grain, PieceCut, guided_batches
 from distclust.engine.sealing import Sealed, seal
 from distclust.engine.threads import grant_threads, one_blas_thread
-from distclust.engine.workers import asking_scheduler, count_threads, list_threads
+from distclust.engine.workers import asking_scheduler, list_threads
 from distclust.errors import ClusterError, InputError
 
 # Seconds without any worker after which waiting is given up; Dask would wait for ever.
@@ -158,7 +158,7 @@ def _map_weighed(
             sealed = seal(order, item)
             worker = balance.choose(weight)
             task = _submit(client, _call_item, f"{prefix}-{i}", sealed, common, worker=worker)
-            fetch = _Fetch(client, task)  # results come while others are worked on
+            fetch = _Fetch(client, task, worker)  # results come while others are worked on
             fetch.future.add_done_callback(functools.partial(balance.note_end, worker, weight))
             pending.append(fetch)
         while pending:
@@ -191,7 +191,7 @@ def map_groups(
     for i, (owner, group) in enumerate(groups.items()):
         sealed = seal(order, (group,))
         task = _submit(client, _call_item, f"{prefix}-{i}", sealed, sealed_shared, worker=owner)
-        fetches.append(_Fetch(client, task))
+        fetches.append(_Fetch(client, task, owner))
     try:
         for fetch in fetches:
             yield _opened(client, fetch)
@@ -297,8 +297,9 @@ class _Fetch:
     The last worker may die between the two.
     """
 
-    def __init__(self, client: Any, task: Any) -> None:
+    def __init__(self, client: Any, task: Any, worker: str | None = None) -> None:
         self.task = task  # holds on to it
+        self.worker = worker  # where it is best done
         self.future: Future[Any] = asyncio.run_coroutine_threadsafe(
             client.gather(task, asynchronous=True), client.loop.asyncio_loop
         )
@@ -334,7 +335,7 @@ def _result(client: Any, fetch: _Fetch) -> Any:
     from distributed.comm import CommClosedError
 
     try:
-        return _wait(client, fetch.future)
+        return _wait(client, fetch)
     except KilledWorker as error:
         raise ClusterError(
             f"task {fetch.task.key}",
@@ -353,21 +354,41 @@ def _result(client: Any, fetch: _Fetch) -> Any:
         fetch.cancel()
 
 
-def _wait(client: Any, fetching: Future[Any]) -> Any:
+def _wait(client: Any, fetch: _Fetch) -> Any:
     """Return what is being fetched, delivering events and looking for workers meanwhile."""
     patience = Patience()
     next_look = time.monotonic() + _LOOK_SECONDS
     while True:
         try:
-            return fetching.result(timeout=_poll_seconds())
+            return fetch.future.result(timeout=_poll_seconds())
         except TimeoutError as error:
-            if fetching.done() and fetching.exception() is error:  # the function's own
+            if fetch.future.done() and fetch.future.exception() is error:  # the function's own
                 raise
             if time.monotonic() >= next_look:
-                patience.check(count_threads(client) > 0)
+                workers = set(list_threads(client))
+                patience.check(bool(workers))
+                if workers and fetch.worker not in workers | {None}:
+                    _schedule_stranded(client)
                 next_look = time.monotonic() + _LOOK_SECONDS
         finally:
             deliver_events(client)
+
+
+def _schedule_stranded(client: Any) -> None:
+    """Have tasks done that were to be done on workers that are gone.
+
+    A task that prefers a worker goes to another when its own dies, but not if there is no
+    other at that moment: Dask then keeps it until that very address comes back.
+    """
+    with asking_scheduler():
+        client.run_on_scheduler(_recommend_stranded)
+
+
+def _recommend_stranded(dask_scheduler: Any) -> None:
+    stranded = [task for task in dask_scheduler.unrunnable if task.loose_restrictions]
+    dask_scheduler.transitions(
+        {task.key: "processing" for task in stranded}, f"stranded-{time.time()}"
+    )
 
 
 def _poll_seconds() -> float:

@@ -38,11 +38,6 @@ def worker_facts(client: Any) -> dict[str, dict[str, Any]]:
     return facts
 
 
-def count_threads(client: Any) -> int:
-    """Return the threads of all workers."""
-    return len(list_threads(client))
-
-
 def list_threads(client: Any) -> list[str]:
     """Return the address of every thread's worker, all workers before any comes again."""
     with asking_scheduler():
