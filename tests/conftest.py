@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,11 @@ import pytest
 
 # What commands print does not depend on the terminal in which the tests are run.
 os.environ["COLUMNS"] = "120"
+
+# A shell starts background jobs with interrupts ignored, and their children inherit it; tests
+# that interrupt a command would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Compiled functions make the first example slow; time limits belong to pytest.
 hypothesis.settings.register_profile("default", deadline=None, max_examples=50)
