@@ -25,6 +25,17 @@ hypothesis.settings.register_profile("thorough", deadline=None, max_examples=100
 hypothesis.settings.load_profile("default")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of a file that start clusters in one process: they share what they start.
+
+    Groups are begun before single tests, so that no long one is left for the end.
+    """
+    for item in items:
+        if any(item.get_closest_marker(name) for name in ("cluster", "chaos", "netns")):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.split("::")[0]))
+
+
 @pytest.fixture(params=range(3))
 def seed(request: pytest.FixtureRequest) -> int:
     """Run a test that draws numbers on several seeds."""
