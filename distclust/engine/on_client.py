@@ -32,6 +32,7 @@ from distclust import events
 from distclust.engine.dask_matrix import DaskMatrix, hold_in_memory
 from distclust.engine.pieces import Grain, PieceCut, guided_batches
 from distclust.engine.sealing import Sealed, seal
+from distclust.engine.sessions import is_started_here
 from distclust.engine.threads import grant_threads, one_blas_thread
 from distclust.engine.workers import asking_scheduler, list_threads
 from distclust.errors import ClusterError, InputError
@@ -88,15 +89,14 @@ class _Order:
 
     function: Callable[..., Any]
     topic: str | None
-    whole_worker: bool = False
+    threads: int | None = 1  # None: all that the worker has
 
     def call(self, *args: Any, **kwargs: Any) -> Sealed:
         from distributed import get_worker
 
         worker = get_worker()
-        threads = worker.state.nthreads if self.whole_worker else 1
         with contextlib.ExitStack() as stack:
-            stack.enter_context(grant_threads(threads))
+            stack.enter_context(grant_threads(self.threads or worker.state.nthreads))
             stack.enter_context(one_blas_thread)
             if self.topic is not None:
                 topic = self.topic
@@ -282,7 +282,9 @@ def run_on_client(
     client: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Return ``function(*args, **kwargs)`` computed by one task on one worker."""
-    order = _Order(function, _topic(client), whole_worker=True)
+    # The workers of a cluster started here share this machine, and all the others wait now.
+    threads = count_threads(client) if is_started_here(client) else None
+    order = _Order(function, _topic(client), threads or None)
     matrices: list[Any] = []
     sent_args = tuple(_send(client, value, matrices) for value in args)
     sent_kwargs = {name: _send(client, value, matrices) for name, value in kwargs.items()}
@@ -438,7 +440,8 @@ def _submit(
 
     place = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
     with dask.config.set(_LARGE_TASKS), asking_scheduler():
-        return client.submit(function, *args, key=key, pure=False, **place)
+        # First come, first served: Dask would mix tasks of the last 100 ms, short and long.
+        return client.submit(function, *args, key=key, pure=False, fifo_timeout="0 ms", **place)
 
 
 def _task_prefix(name: str) -> str:

@@ -1,8 +1,8 @@
 """Workers of a cluster started here come back, however they died.
 
 Dask's keeper of a worker starts it again when it dies, once: if the new process dies
-before it is up, the keeper gives up, and the cluster shrinks for good. How such workers
-treat freed memory is said here, too, as it must hold for those that come back.
+before it is up, the keeper gives up, and the cluster shrinks for good. Dask's settings for
+such a cluster are here, too, as they must hold for workers that come back.
 """
 
 from __future__ import annotations
@@ -12,19 +12,35 @@ from typing import Any
 
 REVIVE_SECONDS = 2.0
 
-# Dask tells its workers to give freed memory back at once, and with that every block that
-# is read gets new pages, which the kernel clears: a third of the time of a pass.
-_ALLOCATION = {
+_SETTINGS = {
+    # Dask tells its workers to give freed memory back at once, and with that every block that
+    # is read gets new pages, which the kernel clears: a third of the time of a pass.
     "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**27,
     "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**25,
+    # Scheduler and client share their cores with the workers. Looking at themselves 50 times a
+    # second, and workers at their stacks 100 times, would take 8 % of a core from two workers.
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.worker.profile.interval": "100ms",
 }
 
 
-def reused_memory() -> contextlib.AbstractContextManager[object]:
-    """Let workers that are started in this context use freed memory again."""
+def own_settings() -> contextlib.AbstractContextManager[object]:
+    """Let a cluster that is started in this context have our settings."""
     import dask
 
-    return dask.config.set(_ALLOCATION)  # type: ignore[no-any-return]
+    return dask.config.set(_SETTINGS)  # type: ignore[no-any-return]
+
+
+def keeper_class() -> type:
+    """Return the keeper of a worker that hands our settings on, whenever it is made."""
+    from distributed import Nanny
+
+    class Keeper(Nanny):  # type: ignore[misc]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            with own_settings():
+                super().__init__(*args, **kwargs)
+
+    return Keeper
 
 
 def keep_workers_alive(cluster: Any) -> None:
@@ -48,5 +64,4 @@ def _revive(cluster: Any) -> None:
         if keeper.status in (Status.closed, Status.failed):
             del cluster.workers[name]
     if cluster.workers.keys() != cluster.worker_spec.keys():
-        with reused_memory():
-            cluster.scale(len(cluster.worker_spec))  # starts those that are not there
+        cluster.scale(len(cluster.worker_spec))  # starts those that are not there

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from distclust._version import __version__
-from distclust.engine.reviving import keep_workers_alive, reused_memory
+from distclust.engine.reviving import keep_workers_alive, keeper_class, own_settings
 from distclust.engine.threads import allowed_cores, granted_threads
 from distclust.errors import ClusterError, InputError
 from distclust.validation import check_integer, check_real
@@ -266,10 +266,11 @@ def _start_local(
     n_threads = threads or 1
     n_workers = workers or max(1, allowed_cores() // n_threads)
     has_dashboard = importlib.util.find_spec("bokeh") is not None
-    with reused_memory():
+    with own_settings():
         cluster = LocalCluster(
             n_workers=n_workers,
             threads_per_worker=n_threads,
+            worker_class=keeper_class(),
             memory_limit=memory_limit,
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",  # without one Dask would try port 8787 and warn

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import subprocess
 import sys
 import threading
@@ -29,6 +30,13 @@ PLAIN = {
 
 def current_place() -> tuple[bool, int]:
     return engine.current_client() is None, engine.local_threads()
+
+
+def worker_settings() -> tuple[str, str | None]:
+    import dask
+
+    interval = str(dask.config.get("distributed.worker.profile.interval"))
+    return interval, os.environ.get("MALLOC_TRIM_THRESHOLD_")
 
 
 def test_connect__threads_until_closed():
@@ -98,7 +106,9 @@ def test_connect__local_workers_come_back_when_their_keepers_gave_up(monkeypatch
         for keeper in list(session._cluster.workers.values()):
             session._cluster.sync(keeper.close)  # as after a worker that died while starting
         session.client.wait_for_workers(2, timeout=30)
-        assert engine.run(current_place) == (True, 1)
+        assert engine.run(current_place) == (True, 2)  # nobody else works on this cluster
+        found = session.client.run(worker_settings)
+        assert list(found.values()) == [("100ms", str(2**27))] * 2
         assert before.isdisjoint(session.client.nthreads())
 
 
