@@ -202,7 +202,8 @@ def local_threads() -> int:
     """Return how many threads work running here may use.
 
     In process: the session's number, or the cores this process may use. Within a block
-    map or a Dask task: 1. Within `run` on a worker: the worker's threads.
+    map or a Dask task: 1. Within `run` on a worker: the worker's threads, or those of all
+    workers of a cluster that `connect` started, which have nothing else to do.
     """
     granted = granted_threads.get()
     if granted is not None:
