@@ -20,8 +20,8 @@ _SETTINGS = {
     # Scheduler and client share their cores with the workers. Looking at themselves 50 times a
     # second, and workers at their stacks 100 times, would take 8 % of a core from two workers.
     "distributed.admin.tick.interval": "500ms",
-    "distributed.worker.profile.interval": "100ms",
 }
+_SETTINGS_OF_WORKERS = {"distributed.worker.profile.interval": "100ms"}
 
 
 def own_settings() -> contextlib.AbstractContextManager[object]:
@@ -38,7 +38,7 @@ def keeper_class() -> type:
     class Keeper(Nanny):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             with own_settings():
-                super().__init__(*args, **kwargs)
+                super().__init__(*args, config=_SETTINGS_OF_WORKERS, **kwargs)
 
     return Keeper
 

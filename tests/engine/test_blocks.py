@@ -102,11 +102,6 @@ def time_out(item: int) -> None:
     raise TimeoutError("of its own")
 
 
-def when_and_where(item: int) -> tuple[int, float]:
-    time.sleep(0.005)
-    return os.getpid(), time.monotonic()
-
-
 def where_am_i() -> tuple[int, int]:
     return os.getpid(), engine.local_threads()
 
@@ -295,15 +290,6 @@ def test_map_ordered__nothing_to_do():
 def test_map_blocks__refuses_functions_that_cannot_travel(values):
     with pytest.raises(AssertionError, match="module-level"):
         list(engine.map_blocks(lambda block, start: 0, matrix_of(values)))
-
-
-@pytest.mark.cluster
-def test_map_ordered__each_worker_keeps_the_order_of_its_items(local_client):
-    with local_client.as_current():
-        seen = list(engine.map_ordered(when_and_where, range(40)))
-    for worker in {process for process, _ in seen}:
-        times = [when for process, when in seen if process == worker]
-        assert times == sorted(times)
 
 
 @pytest.mark.cluster
