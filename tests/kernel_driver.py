@@ -2,21 +2,25 @@
 
 python -m tests.kernel_driver FOLDER ADDRESS
 
-Prints a line after every product. FOLDER gets the results store and, in the end, the components.
+Prints a line after every product, and what losses cost. Shards are saved every `EVERY` products.
+FOLDER gets the results store and, in the end, the components.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from distclust import KernelPCA, engine, events
+from distclust.projections import kernel_pca
 from distclust.projections.krylov import STAGE
 from tests import slow_kernels
 
 N_ROWS = 2600  # six shards
+EVERY = 2
 
 
 def make_rows() -> np.ndarray:
@@ -36,9 +40,12 @@ def say(event: events.Event) -> None:
 
 
 def main(folder: Path, address: str) -> None:
+    kernel_pca.Crew = functools.partial(engine.Crew, every=EVERY)  # type: ignore[assignment,misc]
     with engine.connect(address), events.listen(say):
         model = make().fit(make_rows(), results=folder / "results")
-        print("restarts", model._kept_crew.crew.n_restarts, flush=True)
+        crew = model._kept_crew.crew
+        print("restarts", crew.n_restarts, flush=True)
+        print("redone", crew.n_redone, flush=True)
         model.close()
     np.save(folder / "components.npy", model.components_)
     np.save(folder / "eigenvalues.npy", model.eigenvalues_)

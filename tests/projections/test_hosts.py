@@ -44,6 +44,8 @@ def test_cut__a_host_during_a_fit(hosts, tmp_path, monkeypatch):
     printed += driver.stdout.read()
     assert driver.wait() == 0, printed
     assert "restarts 3\n" in printed, printed  # the shards of that host, once each
+    n_redone = int(printed.split("redone ")[1])
+    assert n_redone <= 3 * kernel_driver.EVERY, printed
 
     monkeypatch.setattr(slow_kernels, "SECONDS", 0.0)
     wanted = kernel_driver.make().fit(kernel_driver.make_rows())
