@@ -34,7 +34,14 @@ from distclust.mixtures.chain_estimator import ChainEstimator
 from distclust.mixtures.chains import Traces, second_half
 from distclust.mixtures.concentration import concentration_of
 from distclust.mixtures.point_estimates import canonical
-from distclust.mixtures.similarity import coassignment, coassociation, confidence, neighbour_graph
+from distclust.mixtures.similarity import (
+    MAX_CELLS,
+    check_rows,
+    coassignment,
+    coassociation,
+    confidence,
+    neighbour_graph,
+)
 from distclust.seeding import check_seed
 from distclust.store import Column, Matrix
 from distclust.store.objects import checksum
@@ -481,27 +488,34 @@ class ClusterEnsemble(ChainEstimator, ClusterMixin, BaseEstimator):
 
     # ---- how rows lie together ------------------------------------------------------------
 
-    def coassociation(self, rows: npt.ArrayLike | None = None) -> npt.NDArray[np.float32]:
+    def coassociation(
+        self, rows: npt.ArrayLike | None = None, *, max_cells: int | None = MAX_CELLS
+    ) -> npt.NDArray[np.float32]:
         """Return in which share of the bases rows have the same label, shape (m, m).
 
         Parameters
         ----------
         rows
-            Positions of m rows of the fit; left out: all, refused if they are many.
+            Positions of m rows of the fit; left out: all.
+        max_cells
+            A matrix of more cells is refused; None for no limit.
         """
         check_is_fitted(self, "labels_")
-        return coassociation(self.base_labels_, rows).values
+        return coassociation(self.base_labels_, rows, max_cells=max_cells).values
 
-    def coassignment(self, rows: npt.ArrayLike) -> Floats:
+    def coassignment(
+        self, rows: npt.ArrayLike | None, *, max_cells: int | None = MAX_CELLS
+    ) -> Floats:
         """Return how often rows shared a consensus cluster, over all draws, shape (m, m).
 
-        For "dpce". Rows without labels share one with themselves alone.
+        For "dpce". Rows without labels share one with themselves alone. Parameters are those
+        of `coassociation`.
         """
         check_is_fitted(self, "labels_")
         self._check_chains("coassignment")
-        chosen = np.asarray(rows, np.int64)
+        chosen = check_rows(rows, len(self.labels_), max_cells, "coassignment")
         items = chosen if self._items.item_of_row is None else self._items.item_of_row[chosen]
-        found = coassignment(self._pooled_draws, np.maximum(items, 0))
+        found = coassignment(self._pooled_draws, np.maximum(items, 0), max_cells=max_cells)
         unlabelled = items < 0
         found[unlabelled] = 0.0
         found[:, unlabelled] = 0.0

@@ -37,7 +37,7 @@ from distclust.mixtures.concentration import (
     GammaPrior,
 )
 from distclust.mixtures.point_estimates import best_draw, canonical
-from distclust.mixtures.similarity import coassignment, confidence
+from distclust.mixtures.similarity import MAX_CELLS, coassignment, confidence
 from distclust.mixtures.starts import STARTS
 from distclust.mixtures.urn import UrnSampler
 from distclust.seeding import Keys, check_seed, row_hashes, row_keys
@@ -75,7 +75,8 @@ class DPMixture(ChainEstimator, ClusterMixin, BaseEstimator):
         :mod:`distclust.families`.
     concentration
         "gamma": drawn with the partition, exactly (Escobar and West). "gamma-mh": drawn by
-        Metropolis-Hastings with a fitted Gamma proposal. A number: given.
+        Metropolis-Hastings with a fitted Gamma proposal. A number: given. Blocked samplers
+        have draws of their own, the same for both words.
     sampler
         "collapsed": one row after another, parameters integrated out; mixes best.
         "blocked-dma": finite Dirichlet mixture with many components, "blocked-tdp":
@@ -328,16 +329,20 @@ class DPMixture(ChainEstimator, ClusterMixin, BaseEstimator):
         """Return the mean log predictive density of the rows."""
         return float(self.score_samples(X).mean())
 
-    def coassignment(self, rows: npt.ArrayLike) -> Floats:
+    def coassignment(
+        self, rows: npt.ArrayLike | None, *, max_cells: int | None = MAX_CELLS
+    ) -> Floats:
         """Return how often rows shared a cluster, over all draws, shape (m, m).
 
         Parameters
         ----------
         rows
-            Positions of m rows of the fit.
+            Positions of m rows of the fit; None for all.
+        max_cells
+            A matrix of more cells is refused; None for no limit.
         """
         check_is_fitted(self, "labels_")
-        return coassignment(self._pooled_draws, rows)
+        return coassignment(self._pooled_draws, rows, max_cells=max_cells)
 
     def save(self, path: str | Path) -> None:
         """Write the fitted model to one file, complete or not at all.

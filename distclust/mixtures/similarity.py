@@ -72,7 +72,7 @@ def coassociation(
         More cells than these are refused; None for no limit.
     """
     found = _check_labels(labels, "coassociation: labels")
-    chosen = _check_rows(rows, len(found), max_cells, "coassociation")
+    chosen = check_rows(rows, len(found), max_cells, "coassociation")
     by_base = np.ascontiguousarray(found[chosen].T.astype(np.int32))
     agreed, observed = _compare(by_base)
     values = np.divide(agreed, observed, out=np.zeros(agreed.shape, np.float32), where=observed > 0)
@@ -92,7 +92,7 @@ def coassignment(draws: Labels, rows: Any = None, *, max_cells: int | None = MAX
         More cells than these are refused; None for no limit.
     """
     found = _check_whole(draws, "coassignment: draws", "(n_draws, n_rows)")
-    chosen = _check_rows(rows, found.shape[1], max_cells, "coassignment")
+    chosen = check_rows(rows, found.shape[1], max_cells, "coassignment")
     picked = np.empty((len(found), chosen.size), np.int32)
     for s, draw in enumerate(found):
         picked[s] = canonical(draw[chosen])
@@ -397,7 +397,8 @@ def _check_whole(labels: Labels, where: str, shape: str) -> Labels:
     return found
 
 
-def _check_rows(rows: Any, n_rows: int, max_cells: int | None, where: str) -> Ints:
+def check_rows(rows: Any, n_rows: int, max_cells: int | None, where: str) -> Ints:
+    """Return numbers of rows, all of them for None; refuse others, and too many pairs."""
     n_chosen = n_rows if rows is None else np.asarray(rows).size
     if max_cells is not None and n_chosen**2 > max_cells:
         n_bytes = 12 * n_chosen**2 / 1e9  # values, and two counts

@@ -142,6 +142,9 @@ def test_coassignment__is_how_often_rows_were_together(fitted):
     assert np.allclose(fitted.coassignment(chosen), want, atol=1e-12)
     with pytest.raises(InputError):
         fitted.coassignment([90])
+    with pytest.raises(CapacityError, match="max_cells=None"):
+        fitted.coassignment(None, max_cells=100)
+    assert fitted.coassignment(None, max_cells=None).shape == (90, 90)
 
 
 def test_confidence__is_low_between_two_clusters():
@@ -216,9 +219,11 @@ def test_stop__as_soon_as_chains_agree():
 
 def test_stop__the_longer_run_begins_with_the_shorter():
     rows, _ = make_rows(45)
-    stopped = DPMixture(n_chains=3, max_sweeps=2000, random_state=1).fit(rows)
-    whole = DPMixture(n_chains=3, max_sweeps=2000, stop=None, random_state=1).fit(rows)
-    assert stopped.n_sweeps_ < whole.n_sweeps_
+    settings = {"n_chains": 3, "max_sweeps": 800, "random_state": 1}
+    stopped = DPMixture(**settings, rhat=1.1, min_samples=40).fit(rows)
+    whole = DPMixture(**settings, stop=None).fit(rows)
+    assert stopped.agreed_
+    assert stopped.n_sweeps_ < whole.n_sweeps_ == 800
     for name, trace in stopped.traces_.items():
         assert np.array_equal(trace, whole.traces_[name][:, : stopped.n_sweeps_])
 
