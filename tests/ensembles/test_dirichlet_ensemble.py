@@ -8,9 +8,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
+from benchmarks.ensembles import NESTED_SIZES as NESTED
+from benchmarks.ensembles import nested_bases
 from distclust.ensembles import dirichlet_ensemble as dpce
 from distclust.ensembles._process_numerics import _weigh_by_logs, _weigh_plainly
 from distclust.ensembles.dirichlet_ensemble import DirichletEnsembleSampler, split_or_merge
@@ -21,6 +22,7 @@ from distclust.store.states import pack_state, unpack_state
 from tests.oracles import ensembles as oracle
 
 ALPHA = 0.8
+NESTED_SIZES = list(NESTED)
 SIZES = [2, 3, 3]
 BETAS = [1.0, 2.5, 0.7]
 CODES = np.array(
@@ -309,19 +311,9 @@ def test_a_chain_from_one_cluster__needs_splits_to_find_four():
     assert [found(2, seed) for seed in range(2)] == [4, 4]
 
 
-K_MEANS_SIZES = [4, 8, 16, 32, 32]
-
-
-def k_means_bases(seed):
-    """Return labels of two Gaussians in noise by k-means of several sizes."""
-    rng = np.random.default_rng(seed)
-    ends = [rng.normal([x, 0.0], 0.6, size=(75, 2)) for x in (0.0, 6.0)]
-    points = np.vstack([*ends, rng.uniform([-2.0, -2.0], [8.0, 2.0], size=(50, 2))])
-    bases = [
-        KMeans(j, n_init=1, random_state=10 * seed + m).fit_predict(points)
-        for m, j in enumerate(K_MEANS_SIZES)
-    ]
-    return np.stack(bases, axis=1).astype(np.int8)
+def log_joint_of_nested(labels, codes):
+    """Return the log joint at beta = 60 and a concentration of 1, by the slow road."""
+    return oracle.dpce_log_joint(labels, codes, NESTED_SIZES, [60.0] * 5, 1.0)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -329,32 +321,56 @@ def test_k_means_bases__keep_two_gaussians_apart(seed):
     """Bases of the same points are nested: the posterior has a cluster or two more than two.
 
     The number follows from how the points fall and how k-means starts; what always holds is
-    that the two Gaussians are apart.
+    that the two Gaussians are apart. `benchmarks dpce-nested` reports it for other values.
     """
-    sampler = make_sampler(k_means_bases(seed), K_MEANS_SIZES, 60.0, 1.0)
+    sampler = make_sampler(nested_bases(seed), NESTED_SIZES, 60.0, 1.0)
     mode, partition, _ = consensus_of(sampler, 200, seed=seed)
     assert mode in {2, 3, 4}
     first, second = (np.bincount(partition[i : i + 75]).argmax() for i in (0, 75))
     assert first != second
 
 
+def halves(codes):
+    """Return the partition by the two Gaussians; noise goes where its label of a base does."""
+    base, side = codes[:, 3], np.repeat([0, 1], 75)
+    votes = np.zeros((NESTED_SIZES[3], 2))
+    np.add.at(votes, (base[:150], side), 1.0)
+    return votes.argmax(axis=1)[base]
+
+
 @pytest.mark.parametrize("seed", [1, 3])
 def test_k_means_bases__may_be_more_probable_in_four_clusters_than_in_three(seed):
     """Two or three clusters do not follow from the model: here four are more probable.
 
-    Joining any two of them makes the log joint smaller, by an evaluation that shares nothing
-    with the sampler.
+    The partition in four is compared by an evaluation that shares nothing with the sampler:
+    with all that comes of joining two of its clusters, and with every partition in at most
+    three that a plain Gibbs sampler finds from the two halves. That sampler stays there: rows
+    that move one at a time do not divide a cluster. That four clusters have the greater
+    *mass*, too, is what the sampler says, whose posteriors other tests compare with sums.
     """
-    codes = k_means_bases(seed)
-    sampler = DirichletEnsembleSampler.of(codes, K_MEANS_SIZES, beta=60.0)
+    codes = nested_bases(seed)
+    sampler = make_sampler(codes, NESTED_SIZES, 60.0, 1.0)
     mode, partition, _ = consensus_of(sampler, 600, seed=seed)
-
-    def log_joint(labels):
-        return oracle.dpce_log_joint(labels, codes, K_MEANS_SIZES, [60.0] * 5, 1.0)
-
     assert mode == len(set(partition.tolist())) == 4
+    best = log_joint_of_nested(partition, codes)
     for a, b in itertools.combinations(range(4), 2):
-        assert log_joint(np.where(partition == b, a, partition)) < log_joint(partition)
+        assert log_joint_of_nested(np.where(partition == b, a, partition), codes) < best
+    start, rng = halves(codes), np.random.default_rng(seed)
+    assert log_joint_of_nested(start, codes) < best
+    plain = oracle.dpce_gibbs(start, codes, NESTED_SIZES, [60.0] * 5, 1.0, 60, rng)
+    few = {oracle.canonical(z) for z in plain if len(set(z.tolist())) <= 3}
+    assert len(few) > 10
+    assert max(log_joint_of_nested(z, codes) for z in few) < best
+
+
+def test_plain_gibbs__draws_from_the_posterior():
+    """The sampler of the test above is a sampler of the model."""
+    codes, rng = np.where(CODES < 0, 0, CODES), np.random.default_rng(0)
+    drawn = oracle.dpce_gibbs([0] * 6, codes, SIZES, BETAS, ALPHA, 6000, rng)
+    found = Counter(oracle.canonical(z) for z in drawn)
+    wanted = oracle.dpce_posterior(codes, SIZES, BETAS, ALPHA)
+    shares = {z: n / 6000 for z, n in found.items()}
+    assert oracle.total_variation(shares, wanted) < 0.06
 
 
 # ---- chains -----------------------------------------------------------------------------------

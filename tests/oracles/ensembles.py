@@ -76,6 +76,33 @@ def dpce_posterior(codes, n_labels, betas, alpha) -> dict[tuple[int, ...], float
     return {labels: math.exp(value - top) / total for labels, value in logs.items()}
 
 
+def dpce_gibbs(labels, codes, n_labels, betas, alpha, n_sweeps, rng) -> Iterator[np.ndarray]:
+    """Yield the partition after each sweep of the plainest Gibbs sampler, one row at a time.
+
+    Labels are complete. Every weight is a product of shares, new clusters have empty counts.
+    """
+    z = np.array(labels)
+    cells = np.asarray(codes) + np.cumsum([0, *n_labels[:-1]])
+    pseudo = np.array(betas) / n_labels
+    hot = np.zeros((len(z), sum(n_labels)))
+    np.put_along_axis(hot, cells, 1.0, axis=1)
+    sizes, counts = np.zeros(len(z) + 1), np.zeros((len(z) + 1, sum(n_labels)))
+    np.add.at(sizes, z, 1.0)
+    np.add.at(counts, z, hot)
+    for _ in range(n_sweeps):
+        for i, row in enumerate(cells):
+            sizes[z[i]] -= 1.0
+            counts[z[i]] -= hot[i]
+            taken = np.flatnonzero(sizes)
+            places = np.append(taken, np.flatnonzero(sizes == 0)[0])
+            shares = (counts[places][:, row] + pseudo) / (sizes[places, None] + betas)
+            weights = np.append(sizes[taken], alpha) * shares.prod(axis=1)
+            z[i] = places[np.searchsorted(np.cumsum(weights), rng.random() * weights.sum())]
+            sizes[z[i]] += 1.0
+            counts[z[i]] += hot[i]
+        yield z.copy()
+
+
 def blocked_posterior(codes, n_labels, betas, alpha, n_sticks) -> dict[tuple[int, ...], float]:
     """Return the posterior of every partition under a truncated stick-breaking prior."""
     found: dict[tuple[int, ...], float] = {}
