@@ -23,7 +23,7 @@ from distclust.ensembles.multinomial_mixture import EMOptions
 from distclust.errors import InputError
 from distclust.mixtures.concentration import EscobarWest, FixedConcentration, GammaPrior
 from distclust.seeding import generator
-from tests.ensembles.test_dirichlet_ensemble import four_groups
+from tests.ensembles.test_dirichlet_ensemble import four_groups, statistics
 from tests.ensembles.test_multinomial_mixture import SIZES, make_codes
 from tests.oracles import ensembles as oracle
 
@@ -196,6 +196,44 @@ def followed(role, plan, n_members):
             found.append(state.draws[-1])
             state = replace(state, draws=state.draws[:0], scalars=state.scalars[:0])
     return np.array(found)
+
+
+def drawn_from_sticks(n_rows, n_sticks, prior, rng):
+    """Return clusters and a concentration of the truncated process, before any label is seen."""
+    alpha = rng.gamma(prior.shape) / prior.rate
+    sticks = np.append(rng.beta(1.0, alpha, n_sticks - 1), 1.0)
+    shares = sticks * np.cumprod(np.append(1.0, 1.0 - sticks[:-1]))
+    return rng.choice(n_sticks, size=n_rows, p=shares / shares.sum()), alpha
+
+
+def test_blocked__passes_the_joint_test_of_geweke():
+    """Rounds and fresh labels in turns leave clusters, concentration and labels as they are."""
+    n_rows, n_sticks, sizes, betas = 6, 4, [2, 3], [1.2, 1.2]
+    prior, rng = GammaPrior(3.0, 2.0), np.random.default_rng(5)
+
+    def facts(sticks, codes, alpha):
+        return statistics(oracle.canonical(sticks), codes, alpha)
+
+    alone = []
+    for _ in range(2500):
+        sticks, alpha = drawn_from_sticks(n_rows, n_sticks, prior, rng)
+        codes = oracle.sample_labels(rng, sticks, sizes, betas)
+        alone.append(facts(sticks, codes, alpha))
+    plan = BlockedByColumns(n_rows, n_sticks, EscobarWest(prior), 0, 0, 10**9, 1)
+    state, chain, streams = plan.begin(), [], None
+    for _ in range(4000):
+        labels = LabelRows.of(codes, sizes)
+        parts = tuple(ArrayPart(labels.columns(slice(m, m + 1))) for m in range(2))
+        role = BlockedColumns(parts, betas[0], n_sticks, 0, 0)
+        streams = streams or [role.begin(m) for m in range(2)]
+        place = role.open(None, None)
+        told = [role.advance(place, m, streams[m], state.assignments)[1] for m in range(2)]
+        state = plan.absorb(state, told)
+        state = replace(state, draws=state.draws[:0], scalars=state.scalars[:0])
+        codes = oracle.sample_labels(rng, state.assignments, sizes, betas)
+        chain.append(facts(state.assignments, codes, state.concentration))
+    scores = oracle.z_scores(alone, chain)
+    assert np.abs(scores).max() < 4.0, scores
 
 
 def test_blocked__reports_the_joint_of_the_process():
