@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import re
 import signal
 import threading
 import traceback
@@ -44,6 +45,7 @@ _TAKING = [
     (os, "replace"),
     (RemoteObjects, "write"),
     (RemoteObjects, "create"),
+    (RemoteObjects, "copy"),
 ]
 # Changes nothing that a killed process could leave, but is where full disks are noticed.
 _SYNCING = [(os, "fsync")]
@@ -141,6 +143,41 @@ def fork(action: Callable[[], int]) -> Callable[[], int]:
         return code
 
     return wait
+
+
+def storage_operations(action: Action, place: str, n_before: int = 10**9) -> list[str]:
+    """Run `action` in a fork, killed after `n_before` operations; return them in order.
+
+    Each is named by its call and by the last of its paths below `place`, in which numbers, ids
+    and digests are left out: two operations of one name are of one kind. The last of a process
+    that was killed is the one that it did not come to do.
+    """
+    journal = Path(f"{place}.operations")
+    journal.touch()
+
+    def run() -> int:
+        for owner, name in _OPERATIONS["kill"]:
+            setattr(owner, name, _written_down(getattr(owner, name), name, place, journal))
+        return _meet_fault(action, place, n_before, "kill")
+
+    assert fork(run)() in {_FINISHED, _KILLED}
+    found = journal.read_text().splitlines()
+    journal.unlink()
+    return found
+
+
+def _written_down(
+    operation: Callable[..., Any], name: str, place: str, journal: Path
+) -> Callable[..., Any]:
+    def step(*arguments: Any, **options: Any) -> Any:
+        paths = [str(argument) for argument in arguments if isinstance(argument, str | Path)]
+        *_, inside = paths[-1].partition(f"{place}/")
+        kind = re.sub(r"(?<![a-z])[0-9a-f]*\d[0-9a-fTZ-]*", "*", inside)
+        with journal.open("a") as file:
+            file.write(f"{name} {kind}\n")
+        return operation(*arguments, **options)
+
+    return step
 
 
 def leftovers(place: str) -> list[str]:

@@ -7,9 +7,9 @@
         versions/<id>/shards/<i>/...    words of shard i (Zarr, one uncompressed chunk)
 
 An index belongs to one state of the corpus, by fingerprint. After rows were added or deleted
-a new version takes over the shards whose rows are the same and makes the others: what comes
-out is what a new index would be. Shards are checked when they are opened, and mapped into
-memory where they lie on a local disk.
+a new version takes over the shards whose rows are the same, as links on a local disk, and makes
+the others: what comes out is what a new index would be. Shards are checked when they are opened,
+and mapped into memory where they lie on a local disk.
 """
 
 from __future__ import annotations
@@ -244,6 +244,24 @@ class StoredIndex:
         """What the rows of every shard are."""
         return [str(facts["source"]) for facts in self._facts["shards"]]
 
+    def facts_of(self, number: int) -> dict[str, Any]:
+        """Return what a shard says about its words, without its source."""
+        facts: dict[str, Any] = self._facts["shards"][number]
+        return {name: value for name, value in facts.items() if name != "source"}
+
+    def whole_shards(self) -> set[int]:
+        """Return the shards whose files are there, as long as they should be."""
+        sizes = self._objects.sizes(file_key(self.version.id, "shards"))
+        files = self.version.files
+        return {
+            number
+            for number in range(self.n_shards)
+            if all(
+                name in files and sizes.get(file_key(self.version.id, name)) == files[name].size
+                for name in _files(number)
+            )
+        }
+
     def shard(self, number: int) -> Shard:
         """Return a shard, checked when it is opened."""
         found = self._open.get(number)
@@ -341,19 +359,22 @@ def build_index(
 
 def _write(matrix: StoredMatrix, draft: Draft, before: StoredIndex | None, stage: str) -> Version:
     sources = [_source(number, matrix) for number in range(n_shards(matrix))]
-    known: dict[str, int] = {}
-    if before is not None and before.n_features == matrix.shape[1]:
-        known = {source: i for i, source in enumerate(before.sources)}
-    jobs = [_Job(i, known.get(source)) for i, source in enumerate(sources)]
+    taken = _Taken.of(before, sources, matrix.shape[1])
     done = set(draft.names)
-    total = np.zeros(matrix.shape[1], np.int64)
-    for number in (job.number for job in jobs if job.last_file in done):
+    rest = [i for i in range(len(sources)) if i not in taken.known_as]
+    total = taken.ones
+    for number in (i for i in rest if _last_file(i) in done):
         total += _finished(draft, number).count_ones()
-    jobs = [job for job in jobs if job.last_file not in done]
-    for made in map_ordered(_write_shard, jobs, matrix, draft.place(), before, stage=stage):
+    numbers = [i for i in rest if _last_file(i) not in done]
+    for made in map_ordered(_write_shard, numbers, matrix, draft.place(), stage=stage):
         draft.adopt_all(made.files)
         total[made.columns] += made.ones
-    facts = [_described(draft, i) | {"source": source} for i, source in enumerate(sources)]
+    if before is not None:
+        draft.take_over(before.version, taken.files)
+    facts = []
+    for i, source in enumerate(sources):
+        told = taken.facts(i) if i in taken.known_as else _described(draft, i)
+        facts.append(told | {"source": source})
     spec = ArraySpec(total.shape, (max(len(total), 1),), total.dtype, _RAW)
     draft.write("ones/c/0", *spec.encode(total))
     draft.write(f"ones/{METADATA}", encode_json(spec.metadata()))
@@ -363,10 +384,65 @@ def _write(matrix: StoredMatrix, draft: Draft, before: StoredIndex | None, stage
         "n_rows": matrix.shape[0],
         "n_ones": int(total.sum()),
         "n_shards": len(sources),
-        "n_taken_over": sum(job.known_as is not None for job in jobs),
-        "n_resumed": len(sources) - len(jobs),
+        "n_taken_over": len(taken.known_as),
+        "n_resumed": len(rest) - len(numbers),
     }
     return draft.publish(metrics)
+
+
+@dataclass(frozen=True, eq=False)
+class _Taken:
+    """Shards that are taken over from the index before.
+
+    Attributes
+    ----------
+    before
+        That index, if there is one.
+    known_as
+        Number of a shard there, by its number now.
+    ones
+        How many of their rows have each feature, shape (n_features,).
+    """
+
+    before: StoredIndex | None
+    known_as: dict[int, int]
+    ones: Ones
+
+    @classmethod
+    def of(cls, before: StoredIndex | None, sources: Sequence[str], n_features: int) -> _Taken:
+        """Find shards of the same rows whose files are there.
+
+        Shards that are taken over are not read. What they count is what the index before
+        counted without the others, of which there are few.
+        """
+        nothing = cls(before, {}, np.zeros(n_features, np.int64))
+        if before is None or before.n_features != n_features:
+            return nothing
+        whole = before.whole_shards()
+        numbers = {source: i for i, source in enumerate(before.sources) if i in whole}
+        known_as = {i: numbers[source] for i, source in enumerate(sources) if source in numbers}
+        others = sorted(set(range(before.n_shards)) - set(known_as.values()))
+        try:
+            ones = before.ones.copy()
+            for number in others if known_as else ():
+                ones -= before.shard(number).count_ones()
+        except StoreError:  # damaged: a new index needs nothing of it
+            return nothing
+        return cls(before, known_as, ones) if known_as else nothing
+
+    @property
+    def files(self) -> dict[str, str]:
+        """Names of files there, by their names now."""
+        return {
+            name: known
+            for i, number in self.known_as.items()
+            for name, known in zip(_files(i), _files(number), strict=True)
+        }
+
+    def facts(self, number: int) -> dict[str, Any]:
+        """Return what the index before says about a shard."""
+        assert self.before is not None, "it was taken from there"
+        return self.before.facts_of(self.known_as[number])
 
 
 def _described(draft: Draft, number: int) -> dict[str, Any]:
@@ -381,19 +457,6 @@ def _finished(draft: Draft, number: int) -> Shard:
     return shards.from_words(words, _described(draft, number), f"shard {number}")
 
 
-@dataclass(frozen=True)
-class _Job:
-    """A shard to be made, or to be taken over from the index before."""
-
-    number: int
-    known_as: int | None
-
-    @property
-    def last_file(self) -> str:
-        """Who finds it finds the others."""
-        return f"{_folder(self.number)}/{METADATA}"
-
-
 @dataclass(frozen=True, eq=False)
 class _Made:
     """Files of a shard, and how many rows have which features."""
@@ -403,32 +466,19 @@ class _Made:
     ones: Ones
 
 
-def _write_shard(
-    job: _Job, matrix: StoredMatrix, place: DraftPlace, before: StoredIndex | None
-) -> _Made:
-    """Write one shard; runs on a worker that sees the store."""
-    shard = _taken_over(job, before) or make_shard(job.number, matrix)
+def _write_shard(number: int, matrix: StoredMatrix, place: DraftPlace) -> _Made:
+    """Make and write one shard; runs on a worker that sees the store."""
+    shard = make_shard(number, matrix)
     words, facts = shards.to_words(shard)
-    folder = _folder(job.number)
     spec = ArraySpec(words.shape, (max(len(words), 1),), words.dtype, _RAW, facts)
-    chunk, described = spec.encode(words), encode_json(spec.metadata())
+    content, described = _files(number)
     files = {
-        f"{folder}/c/0": place.write(f"{folder}/c/0", *chunk),
-        job.last_file: place.write(job.last_file, described),
+        content: place.write(content, *spec.encode(words)),
+        described: place.write(described, encode_json(spec.metadata())),
     }
     ones = shard.count_ones()
     columns = np.flatnonzero(ones)
     return _Made(files, columns, ones[columns])
-
-
-def _taken_over(job: _Job, before: StoredIndex | None) -> Shard | None:
-    """Return a shard of the index before, unless it is not there or was damaged."""
-    if before is None or job.known_as is None:
-        return None
-    try:
-        return before.shard(job.known_as)
-    except StoreError:
-        return None
 
 
 def _source(number: int, matrix: StoredMatrix) -> str:
@@ -437,6 +487,16 @@ def _source(number: int, matrix: StoredMatrix) -> str:
 
 def _folder(number: int) -> str:
     return f"shards/{number}"
+
+
+def _files(number: int) -> tuple[str, str]:
+    """Return the names of the files of a shard, in the order in which they are written."""
+    return f"{_folder(number)}/c/0", f"{_folder(number)}/{METADATA}"
+
+
+def _last_file(number: int) -> str:
+    """Return the file of a shard that is there only if the others are."""
+    return _files(number)[-1]
 
 
 def check_matches(index: StoredIndex, matrix: Matrix, where: str) -> None:

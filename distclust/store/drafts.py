@@ -39,6 +39,7 @@ from distclust.store.versions import (
     FileEntry,
     Version,
     check_name,
+    damaged,
     encode_version,
     file_key,
     read_verified,
@@ -86,6 +87,7 @@ class Draft:
         self._identity = plain(identity)
         self._claims = Ledger(self._objects, f"{DRAFTS}/{version_id}")
         self._is_closed = False
+        self._taken_over: set[str] = set()
         self._lease = shelf.hold(version_id, seconds)
         try:
             self._sealed = self._read_seal()
@@ -161,6 +163,33 @@ class Draft:
         for name, entry in new.items():
             self._forget(name)
             self._record(name, entry)
+
+    def take_over(self, version: Version, names: Mapping[str, str]) -> None:
+        """Give files of a sealed version a place in this draft, each by its name here.
+
+        Local files are linked, others copied by their storage: what they hold is not read. Their
+        readers check it, and `ResultsStore.verify` does. Nothing is recorded, since whoever takes
+        up the draft does this again at once.
+
+        Raises
+        ------
+        MissingObject
+            If a file is not there.
+        ConflictError
+            If another process took the run over, or sealed other content.
+        """
+        for name in names:
+            check_name(name)
+        entries = {name: version.files[known] for name, known in names.items()}
+        if self._sealed:
+            self.adopt_all(entries)
+        elif entries:
+            self._check_claim()
+            self._objects.copy(
+                [(file_key(version.id, known), file_key(self.id, n)) for n, known in names.items()]
+            )
+            self._files |= entries
+            self._taken_over |= entries.keys()
 
     def write_archive(
         self,
@@ -276,6 +305,7 @@ class Draft:
         return found
 
     def _forget(self, name: str) -> None:
+        self._taken_over.discard(name)
         if self._files.pop(name, None):
             self._objects.delete(self._record_key(name))
 
@@ -302,7 +332,14 @@ class Draft:
         return sealed
 
     def _verify(self) -> None:
+        """Read what was written; of what was taken over, sizes are enough."""
+        sizes = self._objects.sizes(f"{VERSIONS}/{self.id}") if self._taken_over else {}
         for name, entry in sorted(self._files.items()):
+            if name in self._taken_over:
+                key = file_key(self.id, name)
+                if sizes.get(key) != entry.size:
+                    raise damaged(self._objects.where(key), f"{entry.size} bytes", sizes.get(key))
+                continue
             try:
                 read_verified(self._objects, file_key(self.id, name), entry)
             except StoreError:

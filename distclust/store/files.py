@@ -12,7 +12,8 @@ import contextlib
 import errno
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -55,6 +56,37 @@ def create_file(path: Path, buffers: Iterable[Any]) -> bool:
     if is_ours:
         sync_folder(path.parent)
     return is_ours
+
+
+def link_files(pairs: Sequence[tuple[Path, Path]]) -> None:
+    """Give files further names, pairs of old and new; copies where there are no links.
+
+    The folders of the new names are synced together in the end: the first sync makes all names
+    durable, and the others find nothing left to do.
+    """
+    changed: dict[Path, None] = {}
+    for source, target in pairs:
+        try:
+            changed |= dict.fromkeys([*_make_folders(target.parent), target.parent])
+            _link(source, target)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(target)) from error
+    for folder in changed:
+        sync_folder(folder)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        if not os.path.samefile(source, target):
+            os.unlink(target)
+            os.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with source.open("rb") as file, replacing(target) as copy:
+            shutil.copyfileobj(file, copy, 2**20)
 
 
 @contextlib.contextmanager
@@ -163,13 +195,19 @@ def _sync_file(file: IO[bytes]) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it, each durable before the next."""
+    """Make a folder and those above it, durable."""
+    for above in _make_folders(folder):
+        sync_folder(above)
+
+
+def _make_folders(folder: Path) -> list[Path]:
+    """Make a folder and those above it; return where names are new, from the top down."""
     if folder.is_dir():
-        return
-    _make_folder(folder.parent)
+        return []
+    changed = _make_folders(folder.parent)
     with contextlib.suppress(FileExistsError):  # somebody else was first
         os.mkdir(folder)
-    sync_folder(folder.parent)
+    return [*changed, folder.parent]
 
 
 def _claim(temporary: Path, target: Path) -> bool:

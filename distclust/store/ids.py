@@ -33,6 +33,9 @@ Duplicates: TypeAlias = Literal["refuse", "first", "last"]
 
 PARTITION = 1 << 24  # keys that are sorted at a time: 128 MB
 COMPARED = 1 << 18  # ids in memory at a time
+TABLE_BITS = 26  # of the largest table of wanted keys: 64 MB
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
 _SPAN = 1 << 16
 _NONE: Positions = np.empty(0, np.int64)
 
@@ -282,8 +285,8 @@ def count_shared(new: Ids, stored: StoredIds, positions: Positions) -> int:
     for span, low, high in zip(stored.spans, cuts, [*cuts[1:], len(positions)], strict=True):
         if low < high:
             parts.append(stored.keys(span)[1][positions[low:high] - span[0]])
-    known = np.sort(np.concatenate(parts))
-    return sum(int(_is_among(new.keys(span)[1], known).sum()) for span in new.spans)
+    known = Wanted.of(np.sort(np.concatenate(parts)))
+    return sum(int(known.has(new.keys(span)[1]).sum()) for span in new.spans)
 
 
 def _suspects(new: Ids, stored: Ids, mapper: Mapper, stage: str) -> Keys:
@@ -294,7 +297,7 @@ def _suspects(new: Ids, stored: Ids, mapper: Mapper, stage: str) -> Keys:
         parts = mapper(_keys_of_part, new.spans, new, part, n_parts, stage=stage)
         keys = np.concatenate([np.empty(0, np.uint64), *parts])
         keys.sort()
-        hits = mapper(_known_keys, stored.spans, stored, keys, stage=stage)
+        hits = mapper(_known_keys, stored.spans, stored, Wanted.of(keys), stage=stage)
         suspects.append(_distinct(np.concatenate([keys[1:][keys[1:] == keys[:-1]], *hits])))
     return np.concatenate(suspects)  # parts are ranges of keys in ascending order
 
@@ -314,35 +317,65 @@ def _keys_of_part(span: Span, ids: Ids, part: int, n_parts: int) -> Keys:
     return keys if n_parts == 1 else keys[keys >> shift == np.uint64(part)]
 
 
-def _known_keys(span: Span, ids: Ids, known: Keys) -> Keys:
+def _known_keys(span: Span, ids: Ids, wanted: Wanted) -> Keys:
     keys = ids.keys(span)[1]
-    return keys[_is_among(keys, known)]
+    return keys[wanted.has(keys)]
 
 
-def _is_among(keys: Keys, known: Keys) -> npt.NDArray[np.bool_]:
-    """Whether keys are among sorted ones.
+@dataclass(frozen=True, eq=False)
+class Wanted:
+    """Sorted keys that others are compared with.
 
-    Looked up in ascending order: a search for keys at random misses the cache at every step
-    and takes ten times as long.
+    Most of the others are told apart at a glance, by a table of the upper bits of their
+    products with an odd number: a night that adds few rows looks at the keys of all that are
+    there, and sorting those would take ten times as long.
+
+    Attributes
+    ----------
+    keys
+        Ascending.
+    is_used
+        Whether one of the keys has these upper bits, shape (2**k,), at least eight for every
+        key as long as the table is not too large.
     """
-    is_known = np.zeros(len(keys), np.bool_)
-    if len(known):
-        order = np.argsort(keys)
-        ascending = keys[order]
-        places = np.minimum(np.searchsorted(known, ascending), len(known) - 1)
-        is_known[order] = known[places] == ascending
-    return is_known
+
+    keys: Keys
+    is_used: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, keys: Keys) -> Wanted:
+        """Make the table."""
+        n_bits = min((8 * len(keys) + 1).bit_length(), TABLE_BITS)
+        wanted = cls(keys, np.zeros(1 << n_bits, np.bool_))
+        wanted.is_used[wanted._slots(keys)] = True
+        return wanted
+
+    def has(self, keys: Keys) -> npt.NDArray[np.bool_]:
+        """Whether each of some keys is among these, shape (n,)."""
+        is_known: npt.NDArray[np.bool_] = self.is_used[self._slots(keys)]
+        likely = np.flatnonzero(is_known)
+        if len(likely):
+            # In ascending order: a search for keys at random misses the cache at every step.
+            likely = likely[np.argsort(keys[likely])]
+            found = keys[likely]
+            places = np.minimum(np.searchsorted(self.keys, found), len(self.keys) - 1)
+            is_known[likely] = self.keys[places] == found
+        return is_known
+
+    def _slots(self, keys: Keys) -> Keys:
+        shift = np.uint64(65 - len(self.is_used).bit_length())
+        return (keys * _ODD) >> shift
 
 
 def _with_keys(ids: Ids, known: Keys, mapper: Mapper) -> tuple[Positions, Keys]:
-    parts = list(mapper(_rows_with_keys, ids.spans, ids, known))
+    parts = list(mapper(_rows_with_keys, ids.spans, ids, Wanted.of(known)))
     positions = np.concatenate([_NONE, *(positions for positions, _ in parts)])
     return positions, np.concatenate([np.empty(0, np.uint64), *(keys for _, keys in parts)])
 
 
-def _rows_with_keys(span: Span, ids: Ids, known: Keys) -> tuple[Positions, Keys]:
+def _rows_with_keys(span: Span, ids: Ids, wanted: Wanted) -> tuple[Positions, Keys]:
     positions, keys = ids.keys(span)
-    is_known = _is_among(keys, known)
+    is_known = wanted.has(keys)
     return positions[is_known], keys[is_known]
 
 

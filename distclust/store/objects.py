@@ -18,7 +18,7 @@ import re
 import stat
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -158,9 +158,23 @@ class Objects(ABC):
         this very call succeeded and the answer was lost: who needs to know writes a token.
         """
 
+    def copy(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Give objects further names, pairs of old and new; what had a new name loses it.
+
+        No content passes through this process where the storage can do without. An object is
+        never changed in place, so that it does not matter whether both names share it.
+        """
+        for source, target in pairs:
+            self.write(target, self.read(source))
+
     @abstractmethod
     def list(self, prefix: str = "") -> Keys:
         """Return the sorted keys of all objects below ``prefix/``, leftovers not shown."""
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the size in bytes of all objects below ``prefix/``, by key."""
+        found = ((key, self.size(key)) for key in self.list(prefix))
+        return {key: size for key, size in found if size is not None}
 
     @abstractmethod
     def _delete(self, key: str) -> None: ...
@@ -275,6 +289,13 @@ class LocalObjects(Objects):
     def create(self, key: str, *buffers: Any) -> bool:
         """Write by way of a temporary file, synced, then linked to its name."""
         return files.create_file(self._file(key), buffers)
+
+    def copy(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Link files to their new names."""
+        for source, _ in pairs:
+            if not self.exists(source):
+                raise self._missing(source)
+        files.link_files([(self._file(source), self._file(target)) for source, target in pairs])
 
     def list(self, prefix: str = "") -> Keys:
         """Return the sorted keys of all files below ``prefix/``; linked folders are left out."""

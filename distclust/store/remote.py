@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -155,6 +155,30 @@ class RemoteObjects(Objects):
                 return False
             raise
         return True
+
+    def copy(self, pairs: Sequence[tuple[str, str]]) -> None:
+        """Let the storage copy, several objects at a time."""
+        self._check_writable()
+        if not pairs:
+            return
+        for pair in pairs:
+            for key in pair:
+                check_key(key)
+        with self._at(None) as (driver, root):
+            sources, targets = (
+                [f"{root}/{key}" for key in keys] for keys in zip(*pairs, strict=True)
+            )
+            driver.copy(sources, targets, on_error="raise")
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        """Return the sizes of all objects below ``prefix/``, by one listing."""
+        try:
+            with self._at(prefix) as (driver, name):
+                found = driver.find(name, detail=True)
+                start = len(self._driver()[1]) + 1
+        except FileNotFoundError:
+            return {}
+        return {path[start:]: int(facts["size"]) for path, facts in found.items()}
 
     def list(self, prefix: str = "") -> Keys:
         """Return the sorted keys of all objects below ``prefix/``."""

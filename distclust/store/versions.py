@@ -194,7 +194,7 @@ def read_verified(objects: Objects, key: str, entry: FileEntry) -> bytes:
     return content
 
 
-def damaged(where: str, expected: str, got: str) -> StoreError:
+def damaged(where: str, expected: str, got: object) -> StoreError:
     """Return the error about a file that is not what its seal says."""
     return StoreError(where, expected, got, "Roll back to another version or restore a copy.")
 

@@ -131,12 +131,12 @@ def open_fitted(store: ResultsStore, version_id: str, matrix: StoredMatrix) -> F
     Raises
     ------
     RefitNeeded
-        If it does not hold what an update needs.
+        If it does not hold what an update needs: the leaf of every row. Trees down to single
+        rows have none that a new row could go to, and are no larger than an exact tree.
     """
     with store.open_version(version_id) as reader:
         if BASELINE_FILE not in reader.version.files:
-            told = "its version does not say in which leaf each row is"
-            raise RefitNeeded(f"The tree cannot be brought up to date: {told}.")
+            raise RefitNeeded("The leaves of the tree are single rows, which no other can join.")
         baseline = Baseline.from_arrays(reader.read_archive(BASELINE_FILE).arrays)
     model = read_model(store, version_id, with_labels=False)
     assert isinstance(model, LargeTreeEstimator), "only large trees have a baseline"

@@ -1,85 +1,125 @@
-"""A run that is killed, or finds the disk full, at any moment: run again, it ends the same."""
+"""A run that is killed, or finds the disk full, at any moment: run again, it ends the same.
+
+Kills come before and after every kind of write: of rows, drafts, seals, pointers, the ledger,
+records. What the killed run and the next one write together says how much was done twice.
+"""
 
 from __future__ import annotations
 
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distclust.store.matrix_store import open_store
-from tests.faults import every_fault, run_with_fault
+from tests.faults import run_with_fault, storage_operations
 from tests.jobs.corpus import Corpus
-from tests.small_blocks import shrink
+from tests.retrieval.corpora import shards_of
+from tests.small_blocks import BLOCK_ROWS, shrink
 
 pytestmark = pytest.mark.chaos
 
-
-@pytest.fixture(autouse=True)
-def small_blocks(monkeypatch):
-    shrink(monkeypatch)
+# What takes work to make: parsed lines, blocks of rows, codes and labels of rows, shards.
+LABOUR = ("/pieces/", "/X/c/", "/codes-", "/labels/c/", "/leaves/c/", "/shards/*/c/")
 
 
-def prepare(place: str) -> None:
+@dataclass(frozen=True)
+class Unbroken:
+    """A job that has something to do, and what a run makes of it that nothing happens to."""
+
+    folder: Path
+    before: dict[str, Any]
+    after: dict[str, Any]
+    operations: list[str]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory) -> Iterator[Unbroken]:
+    with pytest.MonkeyPatch.context() as patch:
+        shrink(patch)
+        shards_of(BLOCK_ROWS, patch)
+        patch.setenv("DISTCLUST_THREADS", "1")  # the same operations in the same order
+        folder = tmp_path_factory.mktemp("unbroken") / "job"
+        prepare(folder)
+        before = Corpus(folder).content()
+        place = copied(folder, folder.parent / "done")
+        operations = storage_operations(run, place)
+        yield Unbroken(folder, before, Corpus(place).content(), operations)
+
+
+def prepare(folder: Path) -> None:
     """Leave a job that has published once and has something to do."""
-    corpus = Corpus(place)
+    corpus = Corpus(folder)
     corpus.bring(0, 150)
     corpus.run()
-    corpus.bring(1)
+    corpus.bring(1, 150)
     path = corpus.inbox / "night000.csv"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:-2]))  # two rows are gone
 
 
+def copied(folder: Path, place: Path) -> str:
+    shutil.copytree(folder, place)
+    return str(place)
+
+
 def run(place: str) -> None:
-    corpus = Corpus(place)
-    assert corpus.run().outcome in ("published", "nothing new")
+    assert Corpus(place).run().outcome in ("published", "nothing new")
 
 
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory) -> tuple[dict, dict]:
-    """Return what is published before and after a run that nothing happens to."""
-    patch = pytest.MonkeyPatch()
-    shrink(patch)
-    place = str(tmp_path_factory.mktemp("unbroken"))
-    prepare(place)
-    before = Corpus(place).content()
-    run(place)
-    after = Corpus(place).content()
-    patch.undo()
-    return before, after
-
-
-def check(place: str, finished: bool, unbroken: tuple[dict, dict]) -> None:
+def check(place: str, is_finished: bool, unbroken: Unbroken) -> None:
     """Look at what is published: the old state or the new one, never a mixture."""
-    before, after = unbroken
     found = Corpus(place).content()
-    assert found in ([after] if finished else [before, after])
-    if finished:
+    assert found in ([unbroken.after] if is_finished else [unbroken.before, unbroken.after])
+    if is_finished:
         out = Path(place) / "results"
         assert open_store(out / "rows.zarr").generation == 2  # rows came in once
         for model in ("tree", "similar"):  # nothing was made twice
             assert len(list((out / "models" / model / "versions").iterdir())) == 2
 
 
-def test_run__killed_anywhere_and_run_again(tmp_path, unbroken):
-    assert unbroken[0] != unbroken[1]
-    n_operations = every_fault(
-        tmp_path,
-        prepare=prepare,
-        action=run,
-        check=lambda place, finished: check(place, finished, unbroken),
-        stride=9,
-    )
-    assert n_operations > 100
+def kill_points(operations: list[str]) -> list[int]:
+    """Return where to kill: before and after the first write of every kind."""
+    first = {operation: i for i, operation in reversed(list(enumerate(operations)))}
+    writes = [i for name, i in first.items() if name.startswith(("link", "replace"))]
+    return sorted({point for i in writes for point in (i, i + 1)})
 
 
-@pytest.mark.parametrize("n_before", range(0, 300, 23))
-def test_run__a_full_disk_anywhere(tmp_path, unbroken, n_before):
+def labour(operations: list[str]) -> Counter[str]:
+    """Count what was made, without the records of it."""
+    made = (name for name in operations if name.startswith("replace") and "/drafts/" not in name)
+    return Counter(name for name in made if any(part in name for part in LABOUR))
+
+
+# Most kills after a write are those before the next: half of them are enough every day.
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_run__killed_before_and_after_every_write_and_run_again(unbroken, tmp_path, half):
+    assert unbroken.before != unbroken.after
+    points = kill_points(unbroken.operations)
+    assert len(points) > 80
+    most = labour(unbroken.operations)
+    assert most.total() > 10
+    for n_before in points[half::2]:
+        place = copied(unbroken.folder, tmp_path / str(n_before))
+        done = storage_operations(run, place, n_before)
+        check(place, False, unbroken)
+        done += storage_operations(run, place)
+        check(place, True, unbroken)
+        assert (labour(done) - most).total() <= 1, unbroken.operations[n_before : n_before + 1]
+        shutil.rmtree(place)
+
+
+def test_run__a_full_disk_anywhere(unbroken, tmp_path):
     # What is told about a run may be lost without a word to its outcome, so a run that
     # met the fault may have got through.
-    place = str(tmp_path)
-    prepare(place)
-    run_with_fault(run, place, n_before, "disk full")
-    check(place, False, unbroken)
-    run(place)
-    check(place, True, unbroken)
+    for n_before in range(0, 300, 23):
+        place = copied(unbroken.folder, tmp_path / str(n_before))
+        run_with_fault(run, place, n_before, "disk full")
+        check(place, False, unbroken)
+        run(place)
+        check(place, True, unbroken)
+        shutil.rmtree(place)

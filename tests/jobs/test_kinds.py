@@ -177,6 +177,25 @@ def test_tree__refits_below(tmp_path):
     assert "divided again" in made.reason
 
 
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    [("embhc", {"sample_size": 256}), ("rbhc", {"sample_size": 256, "resolve": "rows"})],
+)
+def test_tree__of_single_rows_is_fitted_anew(kind, parameters, tmp_path):
+    nights = Nights(tmp_path, kind, separated(150, 0), **parameters)
+    nights.night()
+    nights.append(separated(20, 1))
+    made = nights.night()
+    assert (made.action, made.metrics["n_rows"]) == ("fitted", 170)
+    assert made.reason == "The leaves of the tree are single rows, which no other can join."
+    assert len(read_model(nights.store, made.version).labels_) == 170
+    if kind == "embhc":  # more rows than seeds: from now on it is brought up to date
+        nights.append(separated(150, 2))
+        assert nights.night().action == "fitted"
+        nights.append(separated(20, 3))
+        assert nights.night().action == "updated"
+
+
 def test_tree__does_not_follow_the_pointer_of_its_store(tmp_path):
     nights = tree_nights(tmp_path, "rbhc")
     nights.night()

@@ -233,6 +233,36 @@ def test_update__makes_only_shards_whose_rows_changed(store, place, monkeypatch)
     assert sorted(made) == [0, 1, 2, 3]
 
 
+def test_update__reads_and_copies_no_shard_that_it_takes_over(store, place, monkeypatch):
+    before = open_index(place)
+    opened: list[int] = []
+    shard = type(before).shard
+    monkeypatch.setattr(
+        type(before), "shard", lambda self, number: opened.append(number) or shard(self, number)
+    )
+    updated = build_index(grow(store).matrix(), place)
+    assert opened == [2]  # the one whose rows changed, to take its counts away
+    folders = [Path(place) / "versions" / each.version.id for each in (before, updated)]
+    for number in (0, 1):
+        for name in ("c/0", "zarr.json"):
+            old, new = (folder / "shards" / str(number) / name for folder in folders)
+            assert old.samefile(new)
+    ResultsStore(place).gc(keep=1)
+    assert not folders[0].exists()
+    index_module._open_once.cache_clear()
+    assert ResultsStore(place).verify() == []
+
+
+@pytest.mark.parametrize("name", ["shards/2/c/0", "ones/c/0"])
+def test_update__without_counts_to_start_from_makes_all_anew(name, store, place, tmp_path):
+    damaged(Path(place) / "versions" / open_index(place).version.id / name, "altered")
+    index_module._open_once.cache_clear()
+    store = grow(store)
+    updated = build_index(store.matrix(), place)
+    assert updated.version.metrics["n_taken_over"] == 0
+    assert files_of(updated) == files_of(build_index(store.matrix(), str(tmp_path / "other")))
+
+
 def test_update__makes_anew_what_was_damaged(store, place, tmp_path):
     path = Path(place) / "versions" / open_index(place).version.id / "shards/0/c/0"
     path.write_bytes(path.read_bytes()[:-8])
@@ -367,7 +397,7 @@ def test_gc__leaves_what_was_opened_and_the_rest_is_told(store):
     assert old.index_.version.id in str(collected)
     assert not (Path(old.index_place) / "versions" / old.index_.version.id).exists()
     assert_same(old.query(["r1"], 20, engine="index"), wanted)
-    with pytest.raises(StoreError, match=r"shards/2/.*nothing there.*fit again"):
+    with pytest.raises(StoreError, match=r"shards/0/.*nothing there.*fit again"):
         unopened.query(["r1"], engine="index")
     assert_same(unopened.query(["r1"], 20, engine="scan"), wanted)
     check_answers(BayesianSets().fit(grown))

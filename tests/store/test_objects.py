@@ -136,6 +136,43 @@ def test_create__one_of_many_processes_succeeds(any_url, tmp_path):
     assert open_objects(any_url).read("a/prize") == b"%d" % won.index(1) * 1000
 
 
+def test_copy__gives_second_names_and_replaces(objects):
+    objects.write("a/b", b"one")
+    objects.write("a/c", b"another")
+    objects.write("to/x", b"old")
+    for _ in range(2):  # who was killed does it again
+        objects.copy([("a/b", "to/x"), ("a/c", "to/deep/y")])
+    objects.copy([])
+    assert objects.sizes("to") == {"to/x": 3, "to/deep/y": 7}
+    assert objects.sizes("t") == {}
+    objects.write("a/b", b"new")
+    objects.delete("a/c")
+    assert (objects.read("to/x"), objects.read("to/deep/y")) == (b"one", b"another")
+    with pytest.raises((MissingObject, FileNotFoundError)):
+        objects.copy([("a/b", "to/z"), ("nowhere", "to/n")])
+    assert not objects.exists("to/n")
+    for pair in [("../a", "to/x"), ("a/b", "../x")]:
+        with pytest.raises(StoreError, match="store key"):
+            objects.copy([pair])
+
+
+@pytest.mark.parametrize("number", [None, errno.EPERM, errno.EMLINK])
+def test_copy__links_files_where_there_are_links(local, monkeypatch, number):
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number or 0))
+
+    local.write("a", CONTENT)
+    if number is not None:
+        monkeypatch.setattr(os, "link", refuse)
+    local.copy([("a", "below/b")])
+    assert local.read("below/b") == CONTENT
+    assert os.path.samefile(local.path / "a", local.path / "below/b") == (number is None)
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError(28, "No space")))
+    with pytest.raises(OSError, match="below/c"):
+        local.copy([("a", "below/c")])
+
+
 def test_list__is_sorted_and_below_the_prefix_only(objects):
     assert objects.list() == []
     assert objects.list("a") == []

@@ -892,6 +892,63 @@ def check_publish(place: str, is_done: bool) -> None:
         assert len({key.split("/")[1] for key in versions}) == 3
 
 
+def take_two_over(place: str) -> None:
+    """As `publish_three`, but with files of the version before."""
+    store = ResultsStore(place)
+    if len(store.names()) == 3 and find(store) is None:
+        return
+    with begin(store, run=find(store)) as draft:
+        if not draft.is_sealed:
+            draft.write("own", b"three")
+            names = {"labels.csv": "labels.csv", "elsewhere/er.bin": "deep/er.bin"}
+            draft.take_over(store.get(store.names()[1]), names)
+        draft.publish({"log_evidence": -5.0})
+
+
+def check_taken_over(place: str, is_done: bool) -> None:
+    old = contents(b"one", b"two", b"two")
+    new = {"own": b"three", "labels.csv": b"two", "elsewhere/er.bin": b"owttail"}
+    found = state_of(place)
+    assert found == [*old[:2], new, new] if is_done else found in (old, [*old[:2], new, new])
+    if is_done:
+        ResultsStore(place).gc(keep=1, grace=0, now=time.time() + DAY)
+        assert state_of(place) == [new, new]  # what it was taken from is gone
+
+
+@pytest.mark.parametrize("fault", ["kill", "disk full", "no permission"])
+def test_take_over__faults_leave_the_old_or_the_new(tmp_path, fault):
+    n_points = every_fault(
+        tmp_path, prepare=prepare_two, action=take_two_over, check=check_taken_over, fault=fault
+    )
+    assert n_points >= 15
+
+
+def test_take_over__on_s3(s3_url):
+    prepare_two(s3_url)
+    take_two_over(s3_url)
+    check_taken_over(s3_url, True)
+
+
+def test_take_over__refuses_what_is_not_as_long_as_it_was(store):
+    name = publish(store)
+    store.objects.write(f"{VERSIONS}/{name}/labels.csv", b"cut")
+    with begin(store) as draft:
+        draft.take_over(store.get(name), {"labels.csv": "labels.csv"})
+        with pytest.raises(StoreError, match=r"labels.csv: expected 7 bytes, got 3"):
+            draft.publish()
+    assert store.names() == [name]
+
+
+def test_take_over__what_is_written_after_it_counts(quick):
+    name = publish(quick)
+    with begin(quick) as draft:
+        draft.take_over(quick.get(name), {"labels.csv": "labels.csv"})
+        draft.write("labels.csv", b"my own")
+        draft.publish()
+    assert read_all(quick) == {"labels.csv": b"my own"}
+    assert read_all(quick, name) == files_of(b"content")
+
+
 @pytest.mark.parametrize("fault", ["kill", "disk full", "no permission"])
 def test_publish__faults_leave_the_old_or_the_new(tmp_path, fault):
     n_points = every_fault(
