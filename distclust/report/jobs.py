@@ -236,7 +236,7 @@ def _shown_model(model: Mapping[str, Any]) -> dict[str, Any]:
         "changes": list(_changes(clusters)) if clusters else [],
         "figures": list(_compared(model["metrics"]["before"], model["metrics"]["after"])),
         "drift": list(_drift(model["drift"] or {})),
-        "nodes": list(_drifted(model["drift"] or {})),
+        "nodes": list(_drifted(model["drift"] or {}, model["action"])),
     }
 
 
@@ -247,12 +247,14 @@ def _drift(drift: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield name.replace("_", " "), _text(value)
 
 
-def _drifted(drift: Mapping[str, Any]) -> Iterable[tuple[str, ...]]:
+def _drifted(drift: Mapping[str, Any], action: str) -> Iterable[tuple[str, ...]]:
     """Lines of the table of nodes: which, new rows, standard errors, what was done."""
     nodes = drift.get("nodes")
     told = [node for node in nodes if isinstance(node, dict)] if isinstance(nodes, list) else []
     for node in told[:SHOWN_CHANGES]:
-        done = "divided again" if node.get("is_reopened") else ""
+        # Where the whole model was fitted anew, that is what became of them.
+        told_of = "drifted" if action == "fitted" else "divided again"
+        done = told_of if node.get("is_reopened") else ""
         new, z = node.get("n_new"), node.get("z")
         yield _text(node.get("node")), _text(new), "" if z is None else f"{z:.1f}", done
 

@@ -145,7 +145,9 @@ def api(tmp_path: Path) -> Iterator[Api]:
     server.server_close()
 
 
-def start(api: Api, folder: Path, name: str = "distclust-run") -> subprocess.Popen[str]:
+def start(
+    api: Api, folder: Path, name: str = "distclust-run", patience: str = "5"
+) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "ACCOUNT": str(folder),
@@ -154,7 +156,7 @@ def start(api: Api, folder: Path, name: str = "distclust-run") -> subprocess.Pop
         "JOB_NAME": "nightly-7",
         "JOB_UID": "7",
         "SECONDS_BETWEEN": "0.01",
-        "PATIENCE_SECONDS": "5",
+        "PATIENCE_SECONDS": patience,
     }
     return subprocess.Popen(
         [sys.executable, str(START_RUN), name],
@@ -228,7 +230,7 @@ def test_start_run__an_api_of_another_authority_is_not_told_the_token(api, tmp_p
     subprocess.run([str(make), str(other)], check=True, capture_output=True)
     for name in ("token", "namespace"):
         shutil.copy(tmp_path / name, other)
-    code, printed = outcome(start(api, other))
+    code, printed = outcome(start(api, other, patience="0.5"))
     assert code == 4
     assert "CERTIFICATE_VERIFY_FAILED" in printed
     assert set(api.jobs) == {"distclust-run"}

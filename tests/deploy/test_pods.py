@@ -298,9 +298,10 @@ system.put(sys.argv[1], "example-bucket/incoming/")
 """
 READ = """
 import json, sys, distclust, numpy
-job = distclust.open_job(sys.argv[1])
-ids, labels = job.store().matrix().row_ids, numpy.asarray(job.labels("hierarchy"))
-print(json.dumps([ids.tolist(), labels.tolist(), job.model("hierarchy").tree_.to_json()]))
+for place in sys.argv[1:]:
+    job = distclust.open_job(place)
+    ids, labels = job.store().matrix().row_ids, numpy.asarray(job.labels("hierarchy"))
+    print(json.dumps([ids.tolist(), labels.tolist(), job.model("hierarchy").tree_.to_json()]))
 """
 
 
@@ -347,8 +348,8 @@ def test_production__on_an_object_store(tmp_path):
             code, printed = cluster.run()
             assert code == 0, printed
             assert ("updated" if night else "fitted") in printed
-            there = python(hosts, READ, "s3://example-bucket/corpus", keys=keys)
-            local = python(hosts, READ, str(here.parent / "corpus"), keys=keys)
+            both = "s3://example-bucket/corpus", str(here.parent / "corpus")
+            there, local = python(hosts, READ, *both, keys=keys).splitlines()
             assert json.loads(there) == json.loads(local)
         code, printed = cluster.run()
         assert (code, "Nothing new" in printed) == (0, True), printed

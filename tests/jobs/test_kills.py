@@ -95,15 +95,13 @@ def labour(operations: list[str]) -> Counter[str]:
     return Counter(name for name in made if any(part in name for part in LABOUR))
 
 
-# Most kills after a write are those before the next: half of them are enough every day.
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_run__killed_before_and_after_every_write_and_run_again(unbroken, tmp_path, half):
+def test_run__killed_before_and_after_every_write_and_run_again(unbroken, tmp_path):
     assert unbroken.before != unbroken.after
     points = kill_points(unbroken.operations)
     assert len(points) > 80
     most = labour(unbroken.operations)
     assert most.total() > 10
-    for n_before in points[half::2]:
+    for n_before in points:
         place = copied(unbroken.folder, tmp_path / str(n_before))
         done = storage_operations(run, place, n_before)
         check(place, False, unbroken)
