@@ -24,7 +24,6 @@ import distclust
 from benchmarks.ingest import sparse_batches
 from benchmarks.problem import Problem, Results, Size, table
 
-N_FEATURES = 64
 N_CLUSTERS = 40
 PACKAGES = Path(np.__file__).parents[1]
 
@@ -37,6 +36,15 @@ source = "in/*.csv"
 kind = "rbhc"
 [models.similar]
 kind = "sets"
+"""
+KERNEL_JOB = """
+name = "kernel"
+out = "results"
+[input]
+source = "in/*.csv"
+[models.directions]
+kind = "kpca"
+parameters = { n_components = 8 }
 """
 
 
@@ -125,29 +133,45 @@ def make_folder(folder: Path, job: str) -> Path:
 
 @dataclass(frozen=True)
 class Nightly:
-    """Size of the corpus, and how many nights are measured."""
+    """A corpus, what is made of it, and how many nights are measured."""
 
+    job: str
     n_files: int
     rows_each: int
+    n_features: int
     n_nights: int
+    is_timed: bool = True
 
 
-def make_nightly(size: Size) -> Nightly:
-    """Ten million rows, or a few."""
-    return Nightly(100, 100_000, 3) if size == "full" else Nightly(4, 250, 1)
+def make_nightly(size: Size) -> list[Nightly]:
+    """Ten million rows, narrow and wide, and few rows for kernel PCA; or very few."""
+    if size == "toy":
+        return [Nightly(NIGHTLY_JOB, 4, 250, 16, 1, is_timed=False)]
+    return [
+        Nightly(NIGHTLY_JOB, 100, 100_000, 64, 2),
+        Nightly(NIGHTLY_JOB, 100, 100_000, 384, 3),
+        Nightly(KERNEL_JOB, 100, 100, 64, 2),
+    ]
 
 
-def run_nightly(sizes: Nightly) -> Results:
-    """Time the first run, nights with one file of new rows each, and a run from the start."""
+def run_nightly(corpora: list[Nightly]) -> Results:
+    """Follow one corpus after the other."""
+    return {"corpora": [follow_nights(sizes) for sizes in corpora]}
+
+
+def follow_nights(sizes: Nightly) -> dict[str, Any]:
+    """Time the first run, and nights with one file of new rows each."""
     random = np.random.default_rng(0)
-    profiles = random.beta(0.3, 0.3, (N_CLUSTERS, N_FEATURES))
+    profiles = random.beta(0.3, 0.3, (N_CLUSTERS, sizes.n_features))
     with tempfile.TemporaryDirectory() as place:
-        warm_up(Path(place) / "warm", profiles)
+        if sizes.is_timed:
+            warm_up(Path(place) / "warm", sizes.job, profiles)
         folder = Path(place) / "corpus"
-        inbox = make_folder(folder, NIGHTLY_JOB)
+        inbox = make_folder(folder, sizes.job)
         for k in range(sizes.n_files):
             rows = planted_rows(random, sizes.rows_each, profiles)
             write_rows(inbox / f"part{k:04d}.csv", k * sizes.rows_each, rows)
+        os.sync()  # or the disk is still busy with what was written here
         full = run_apart(folder)
         nights = []
         n_rows = sizes.n_files * sizes.rows_each
@@ -159,15 +183,15 @@ def run_nightly(sizes: Nightly) -> Results:
     return {
         "n_rows": n_rows,
         "n_new": n_new,
-        "n_features": N_FEATURES,
+        "n_features": sizes.n_features,
         "full": full.to_json(),
         "nights": [night.to_json() for night in nights],
     }
 
 
-def warm_up(folder: Path, profiles: npt.NDArray[np.float64]) -> None:
+def warm_up(folder: Path, job: str, profiles: npt.NDArray[np.float64]) -> None:
     """Run a small job twice, so that whatever is compiled is in its cache."""
-    inbox = make_folder(folder, NIGHTLY_JOB)
+    inbox = make_folder(folder, job)
     random = np.random.default_rng(1)
     for night in range(2):
         write_rows(inbox / f"n{night}.csv", 2000 * night, planted_rows(random, 2000, profiles))
@@ -180,8 +204,12 @@ def middle(nights: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summarise_nightly(results: Results) -> str:
-    """Every stage of both, and shares."""
-    full, night = results["full"], middle(results["nights"])
+    """Every stage of both, and shares, for each corpus."""
+    return "\n\n".join(_summary_of_nights(found) for found in results["corpora"])
+
+
+def _summary_of_nights(found: dict[str, Any]) -> str:
+    full, night = found["full"], middle(found["nights"])
     lines = [_shares("whole process, wall", full["wall"], night["wall"])]
     lines.append(_shares("whole process, CPU", full["cpu"], night["cpu"]))
     lines.append(_shares("the run inside it", full["inside"], night["inside"]))
@@ -191,8 +219,8 @@ def summarise_nightly(results: Results) -> str:
         lines.append(_shares(f"- {name}", *both))
     actions = ", ".join(f"{name} {what}" for name, what in night["actions"].items())
     text = (
-        f"{results['n_rows']:,} rows x {results['n_features']}, then {results['n_new']:,} new rows "
-        f"a night; median of {len(results['nights'])} nights ({actions}):"
+        f"{found['n_rows']:,} rows x {found['n_features']}, then {found['n_new']:,} new rows "
+        f"a night; median of {len(found['nights'])} nights ({actions}):"
     )
     header = ["seconds", "full run", "a night", "share"]
     return f"{text}\n\n{table(header, lines)}"

@@ -235,7 +235,14 @@ def follow(corpus: Corpus, **rules: float) -> dict[str, Any]:
         kept, seconds = nights.quality(), time.perf_counter() - begun
         nights.run("tree")
         counts = {action: actions[1:].count(action) for action in sorted(set(actions[1:]))}
-        return {"kept": kept, "anew": nights.quality(), "actions": counts, "seconds": seconds}
+        since = actions[::-1].index("fitted")
+        return {
+            "kept": kept,
+            "anew": nights.quality(),
+            "actions": counts,
+            "nights_since_fit": since,
+            "seconds": seconds,
+        }
 
 
 def make_corpora(size: Size) -> list[Corpus]:
@@ -250,10 +257,12 @@ def make_corpora(size: Size) -> list[Corpus]:
 
 
 def run_quality(corpora: list[Corpus]) -> Results:
-    """Follow each corpus, and once more without dividing anything again."""
+    """Follow each corpus; also without fits of the whole tree, and without dividing anything."""
     found = []
     for corpus in corpora:
         followed = follow(corpus)
+        below = follow(corpus, share=1.0)
+        followed |= {"below": below["kept"], "actions_below": below["actions"]}
         followed["placed"] = follow(corpus, drift=NEVER)["kept"]
         followed |= {"name": corpus.name, "n_nights": len(corpus.nights)}
         found.append(followed)
@@ -261,12 +270,14 @@ def run_quality(corpora: list[Corpus]) -> Results:
 
 
 def summarise_quality(results: Results) -> str:
-    """Three trees of each corpus."""
+    """Four trees of each corpus."""
     lines = []
     for found in results["corpora"]:
-        told = ", ".join(f"{n} {action}" for action, n in found["actions"].items())
-        name = f"{found['name']}, {found['kept']['n_rows']:,} rows ({told})"
-        for what, key in (("kept", "kept"), ("only placed", "placed"), ("fitted anew", "anew")):
+        name = f"{found['name']}, {found['kept']['n_rows']:,} rows"
+        kept = f"kept ({_told(found['actions'])}; {found['nights_since_fit']} nights since a fit)"
+        below = f"divided below only ({_told(found['actions_below'])})"
+        trees = {"kept": kept, "below": below, "placed": "only placed", "anew": "fitted anew"}
+        for key, what in trees.items():
             figures = found[key]
             lines.append(
                 [
@@ -278,10 +289,14 @@ def summarise_quality(results: Results) -> str:
                 ]
             )
             name = ""
-    header = ["corpus (nights)", "tree", "log evidence a row", "dendrogram purity"]
+    header = ["corpus", "tree (nights)", "log evidence a row", "dendrogram purity"]
     header += ["cluster purity", "adjusted Rand index", "clusters"]
     nights = results["corpora"][0]["n_nights"]
     return f"After {nights} nights with 1 % new rows each:\n\n{table(header, lines)}"
+
+
+def _told(actions: dict[str, int]) -> str:
+    return ", ".join(f"{n} {action}" for action, n in actions.items())
 
 
 def problems() -> list[Problem]:
