@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shutil
@@ -132,6 +133,29 @@ def test_copies__exist_and_pass_the_ignore_file():
                     assert (ROOT / source).exists(), source
                     first = source.split("/")[0]
                     assert f"!{source}" in kept or f"!{first}" in kept, source
+
+
+def compiled_functions() -> list[str]:
+    """Return the names of all compiled functions, by their sources."""
+    found: list[str] = []
+    for path in (ROOT / "distclust").rglob("*_numerics.py"):
+        module = ".".join(path.relative_to(ROOT / "distclust").with_suffix("").parts)
+        functions = (n for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef))
+        found += [f"{module}.{each.name}" for each in functions if is_compiled(each)]
+    return sorted(found)
+
+
+def is_compiled(function: ast.FunctionDef) -> bool:
+    names = (each.id for each in function.decorator_list if isinstance(each, ast.Name))
+    return "compiled" in names
+
+
+def test_warm__every_compiled_function_is_reached():
+    """A new one is warmed in warm.py, `python deploy/image/warm.py --strict --record` says how."""
+    warmed = DOCKERFILE.with_name("warmed.txt").read_text().split()
+    assert len(warmed) > 200
+    assert warmed == compiled_functions()
+    assert "warm.py --strict" in DOCKERFILE.read_text()  # what the build of the image refuses
 
 
 def test_extras__exist():
