@@ -309,10 +309,9 @@ def summarise_quiet(results: Results) -> str:
     for name, key in (("files", "files"), ("blocks of a store that is only read", "store")):
         cold, warm = results[key]["cold"], results[key]["warm"]
         figures = (cold["wall"], warm["wall"], warm["cpu"], warm["inside"])
-        peak = f"{warm['peak_bytes'] / 1e6:.0f}"
-        lines.append([f"{results['n_parts']:,} {name}", *(f"{s:.2f}" for s in figures), peak])
+        lines.append([f"{results['n_parts']:,} {name}", *(f"{s:.2f}" for s in figures)])
     header = ["nothing new in", "from the disk, s", "wall, s", "CPU, s", "the run inside, s"]
-    return table([*header, "peak MB"], lines)
+    return table(header, lines)
 
 
 def problems() -> list[Problem]:

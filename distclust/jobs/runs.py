@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import logging
+import re
 import resource
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 from distclust.engine.ingesting import reading_options
 from distclust.errors import ConflictError, DistclustError, InputError
@@ -110,7 +112,6 @@ class _Watch:
 
     def record(self, progress: Progress, outcome: Outcome, error: BaseException | None) -> Record:
         """Return what there is to say about the run."""
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return Record(
             job=self._job.name,
             run=self._lock.run,
@@ -128,9 +129,24 @@ class _Watch:
             cost=records.Cost(
                 stages={name: round(value, 3) for name, value in progress.stages.items()},
                 cpu_seconds=time.process_time() - self._cpu,
-                peak_memory_bytes=peak if sys.platform == "darwin" else 1024 * peak,
+                peak_memory_bytes=peak_memory(),
             ),
         )
+
+
+def peak_memory() -> int:
+    """Return the most memory that this process has had, in bytes.
+
+    On Linux `getrusage` also counts what the process had before it became this program: all of
+    its parent's.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else 1024 * peak
+    (kilobytes,) = re.findall(r"^VmHWM:\s*(\d+) kB$", status, re.MULTILINE)
+    return 1024 * int(kilobytes)
 
 
 def _sentence(error: BaseException) -> str:

@@ -24,6 +24,7 @@ from distclust.jobs.record import (
     record_key,
     write_record,
 )
+from distclust.jobs.runs import peak_memory
 from distclust.store.objects import MissingObject, open_objects
 from tests.jobs.records import full_record
 
@@ -156,3 +157,12 @@ def test_decode__by_several_threads_at_once_in_a_fresh_process():
     processes = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(6)]
     said = [process.communicate()[1] for process in processes]
     assert [process.returncode for process in processes] == [0] * 6, said
+
+
+def test_peak_memory__is_of_this_program_alone():
+    """A small program that a large one starts is small."""
+    large = np.ones(2**26)  # half a gigabyte
+    script = "from distclust.jobs.runs import peak_memory; print(peak_memory())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
+    assert 2**24 < int(done.stdout) < large.nbytes
+    assert peak_memory() > large.nbytes
