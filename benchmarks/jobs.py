@@ -144,13 +144,12 @@ class Nightly:
 
 
 def make_nightly(size: Size) -> list[Nightly]:
-    """Ten million rows, narrow and wide, and few rows for kernel PCA; or very few."""
+    """Ten million rows, and few rows for kernel PCA; or very few."""
     if size == "toy":
         return [Nightly(NIGHTLY_JOB, 4, 250, 16, 1, is_timed=False)]
     return [
-        Nightly(NIGHTLY_JOB, 100, 100_000, 64, 2),
         Nightly(NIGHTLY_JOB, 100, 100_000, 384, 3),
-        Nightly(KERNEL_JOB, 100, 100, 64, 2),
+        Nightly(KERNEL_JOB, 100, 100, 64, 3),
     ]
 
 
