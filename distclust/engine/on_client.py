@@ -283,7 +283,7 @@ def run_on_client(
 ) -> Any:
     """Return ``function(*args, **kwargs)`` computed by one task on one worker."""
     # The workers of a cluster started here share this machine, and all the others wait now.
-    threads = count_threads(client) if is_started_here(client) else None
+    threads = len(list_threads(client)) if is_started_here(client) else None
     order = _Order(function, _topic(client), threads or None)
     matrices: list[Any] = []
     sent_args = tuple(_send(client, value, matrices) for value in args)

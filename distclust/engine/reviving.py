@@ -35,7 +35,7 @@ def keeper_class() -> type:
     """Return the keeper of a worker that hands our settings on, whenever it is made."""
     from distributed import Nanny
 
-    class Keeper(Nanny):  # type: ignore[misc]
+    class Keeper(Nanny):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             with own_settings():
                 super().__init__(*args, config=_SETTINGS_OF_WORKERS, **kwargs)
