@@ -1,7 +1,10 @@
 """Compile what runs will need, at the build of the image, and say what was left out.
 
-Small fits of every kind fill DISTCLUST_CACHE_DIR. Functions that none of them reached are
-compiled in each process when they are first called; ``--strict`` makes that an error.
+Small fits of every kind fill DISTCLUST_CACHE_DIR. Functions that none of them reached would be
+compiled in each process when they are first called; ``--strict`` makes that an error. Where the
+folder was filled before, functions that only compiled ones call do not show: begin with an empty
+one. ``--record`` keeps the names of those that were reached in warmed.txt, with which a test
+compares what there is: it takes minutes less than this.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ import csv
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from pkgutil import walk_packages
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,10 +26,19 @@ import scipy.sparse
 
 import distclust
 from distclust.compiled import cache_folder
+from distclust.ensembles.bayesian_ensemble import BayesianEnsembleSampler
+from distclust.ensembles.blocked_hosts import sample_by_columns
+from distclust.ensembles.hosts import ArrayPart
+from distclust.ensembles.hosts_by_columns import fit_mixture_by_columns
+from distclust.ensembles.label_rows import LabelRows
+from distclust.families import Family, pairs
 from distclust.jobs.jobfile import read_job
 from distclust.jobs.running import Wish
 from distclust.jobs.runs import run_job
+from distclust.metrics import dendrogram_purity
+from distclust.retrieval import scanning
 from distclust.retrieval.index import build_index
+from distclust.store.sources import quantiles
 from distclust.store.stored_matrix import StoredMatrix
 
 N_ROWS, N_FEATURES = 160, 12
@@ -185,15 +198,106 @@ def warm_projections(data: dict[str, Any]) -> None:
     model.close()
 
 
-def cold_functions() -> Iterator[str]:
-    """Yield the names of compiled functions that nobody has called."""
+def warm_families(data: dict[str, Any]) -> None:
+    """Ask every family about single rows, and about sparse ones."""
+    sparse = scipy.sparse.csr_array(data["counts"])
+    labels = np.arange(N_ROWS) % 3
+    fitted = {
+        "bernoulli": data["binary"],
+        "poisson": data["counts"],
+        "multinomial": data["counts"],
+        "categorical": data["codes"],
+        "diagonal_gaussian": data["reals"],
+        "gaussian": data["reals"],
+    }
+    for name, table in fitted.items():
+        family: Any = distclust.BHC(name).fit(table).family_
+        face, parameters = family.row_functions(), family.row_parameters()
+        stats, row = np.zeros(family.n_statistics), np.ones(family.n_features)
+        face.add(stats, row, *parameters)
+        face.log_predictive(row, stats, *parameters)
+        face.remove(stats, row, *parameters)
+        rows = scipy.sparse.csr_array(np.ones((N_ROWS, 4))) if name == "categorical" else sparse
+        if name != "bernoulli":
+            groups = family.accumulate(rows, labels, 3)
+            family.log_predictive(rows, groups)
+    Family.accumulate(family, data["reals"], labels, 3)  # what families of others inherit
+
+
+@contextmanager
+def no_room(module: ModuleType, name: str) -> Iterator[None]:
+    """Let few rows go the way of very many: nothing fits what a module keeps in memory."""
+    before = getattr(module, name)
+    setattr(module, name, 0)
+    yield
+    setattr(module, name, before)
+
+
+def warm_choices(data: dict[str, Any]) -> None:
+    """Fit trees as few people do: other cuts, seeds and sweeps of many rows, wide sparse rows."""
+    tree = distclust.BHC(cut="map").fit(data["reals"]).tree_
+    dendrogram_purity(tree, np.arange(N_ROWS) % 3)
+    dendrogram_purity(tree, np.arange(N_ROWS) % 3, "pair")
+    for name in ("binary", "sparse binary", "words", "reals"):
+        distclust.EMBHC(sample_size=24, random_state=0).fit(data[name])
+    wide = scipy.sparse.random_array((N_ROWS, 300), density=0.05, random_state=0)
+    with no_room(pairs, "_TABLE_BYTES"):
+        distclust.BHC("bernoulli").fit(scipy.sparse.csr_array(wide > 0, dtype=float))
+
+
+def warm_searches(data: dict[str, Any]) -> None:
+    """Ask several queries at once, by a scan and by an index that has found something before."""
+    model = distclust.BayesianSets().fit(data["sparse binary"])
+    model.query_many([[0, 1], [2]], k=3, engine="scan")
+    far_apart = np.array([[1e-9, 1.0], [1e9, 1.0]])  # cannot be packed
+    ones = scanning.Ones.of_block(scipy.sparse.csr_array(np.ones((3, 2))))
+    scanning.Approximation(far_apart).of(ones, 2)
+    model.build_index()
+    index: Any = model.index_
+    prior = index.prior(model.kappa, model.smoothing)
+    query = prior.query(2, np.arange(3), np.ones(3))
+    for floor in (-np.inf, -1e3):
+        index.shard(0).search(prior, query, 3, floor)
+
+
+def warm_wide_stores(folder: Path) -> None:
+    """Read and binarise rows of very many columns, and of very many values."""
+    many = scipy.sparse.csr_array(np.ones((2, 70_000)))
+    place = folder / "many-columns.zarr"
+    distclust.ingest(iter([many]), place, layout="compact", storage="hot")
+    distclust.open_store(str(place)).matrix().block(0)
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    with no_room(quantiles, "_GATHERED"):
+        for name, table in {"dense": rows, "sparse": scipy.sparse.csr_array(rows)}.items():
+            distclust.ingest(iter([table]), folder / f"{name}.bits.zarr", binarise="skewness")
+
+
+def warm_ensembles(data: dict[str, Any]) -> None:
+    """Let clusterings agree in the ways that are asked for seldom."""
+    options: dict[str, Any] = {"n_chains": 1, "max_sweeps": 4, "stop": None, "random_state": 0}
+    model = distclust.ClusterEnsemble("dpce", collapse=True, **options).fit(data["reals"])
+    model.coassociation()
+    model.neighbour_graph(3)
+    codes = np.ascontiguousarray(model.base_labels_, np.int32)
+    sizes = codes.max(axis=0) + 1
+    sampler = BayesianEnsembleSampler.of(codes, sizes, 3)
+    sampler.sweep(None, sampler.begin(0, np.random.default_rng(0)))
+    labels = LabelRows.of(codes, sizes)
+    parts = [ArrayPart(labels.columns(slice(k, k + 1))) for k in range(2)]
+    fit_mixture_by_columns(parts, N_ROWS, 3)
+    sample_by_columns(parts, N_ROWS, n_sticks=5, n_chains=1, n_sweeps=4, keep_every=2)
+
+
+def compiled_functions() -> dict[str, Any]:
+    """Return all compiled functions by name."""
+    found = {}
     for module in walk_packages(distclust.__path__, "distclust."):
-        if not module.name.endswith("_numerics"):
-            continue
-        for name, value in vars(import_module(module.name)).items():
-            is_own = getattr(value, "__module__", "") == module.name
-            if is_own and not getattr(value, "signatures", True):
-                yield f"{module.name.removeprefix('distclust.')}.{name}"
+        if module.name.endswith("_numerics"):
+            for name, value in vars(import_module(module.name)).items():
+                is_own = getattr(value, "__module__", "") == module.name
+                if is_own and hasattr(value, "signatures"):
+                    found[f"{module.name.removeprefix('distclust.')}.{name}"] = value
+    return dict(sorted(found.items()))
 
 
 def main() -> int:
@@ -207,12 +311,21 @@ def main() -> int:
         warm_jobs(data, Path(temporary))
         warm_mixtures(data)
         warm_projections(data)
-    cold = sorted(cold_functions())
+        warm_families(data)
+        warm_choices(data)
+        warm_searches(data)
+        warm_wide_stores(Path(temporary))
+        warm_ensembles(data)
+    functions = compiled_functions()
+    cold = [name for name, function in functions.items() if not function.signatures]
     folder = cache_folder()
     n_files = sum(1 for _ in folder.rglob("*.nbi")) if folder else 0
     print(f"{n_files} compiled functions in {folder}; {len(cold)} were not reached")
     for name in cold:
         print(f"  {name}")
+    if "--record" in sys.argv:
+        reached = [f"{name}\n" for name in functions if name not in cold]
+        Path(__file__).with_name("warmed.txt").write_text("".join(reached))
     return 1 if cold and "--strict" in sys.argv else 0
 
 

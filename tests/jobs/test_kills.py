@@ -23,8 +23,9 @@ from tests.small_blocks import BLOCK_ROWS, shrink
 
 pytestmark = pytest.mark.chaos
 
-# What takes work to make: parsed lines, blocks of rows, codes and labels of rows, shards.
-LABOUR = ("/pieces/", "/X/c/", "/codes-", "/labels/c/", "/leaves/c/", "/shards/*/c/")
+# What takes work to make: parsed lines, blocks of rows, codes of rows, shards. Labels are written
+# from the codes, all of them once more if that was not finished; no row is read for it.
+LABOUR = ("/pieces/", "/X/c/", "/codes-", "/shards/*/c/")
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def test_run__killed_before_and_after_every_write_and_run_again(unbroken):
     points = kill_points(unbroken.operations)
     assert len(points) > 60
     most = labour(unbroken.operations)
-    assert most.total() > 8
+    assert most.total() > 6
     assert any("link" in name and "/shards/" in name for name in unbroken.operations)
     for n_before in points:
         place = unbroken.again()
