@@ -440,7 +440,7 @@ def _submit(
 
     place = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
     with dask.config.set(_LARGE_TASKS), asking_scheduler():
-        # First come, first served: Dask would mix tasks of the last 100 ms, short and long.
+        # First come, first served (but for a first burst): Dask would mix those of 100 ms.
         return client.submit(function, *args, key=key, pure=False, fifo_timeout="0 ms", **place)
 
 
