@@ -27,13 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.engine import map_ordered
-from distclust.families import Family
+from distclust.families import Bernoulli, Family
 from distclust.seeding import path_salt
 from distclust.store import Matrix
 from distclust.store.codes import Codes, read_range, spans_between
 from distclust.trees.fits import bounds_of
 from distclust.trees.structure import Structure
-from distclust.trees.sweeping import Clusters
+from distclust.trees.sweeping import Clusters, own_sums
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -162,6 +162,10 @@ class Baseline:
 
 def new_scores(family: Family, block: Any, leaves: Indices, reference: Floats) -> Floats:
     """Return log p(x | leaf) of rows that the leaves have not seen, shape (n,)."""
+    if isinstance(family, Bernoulli) and not family.has_missing:
+        groups, own = np.unique(leaves, return_inverse=True)
+        slopes, constants = family.affine(reference[groups])
+        return constants[own] + own_sums(block, np.ascontiguousarray(slopes.T), own)
     scores = np.empty(len(leaves))
     order = np.argsort(leaves, kind="stable")
     cuts = np.flatnonzero(np.diff(leaves[order])) + 1

@@ -111,14 +111,14 @@ class Clusters:
         if self._own_affine is None:
             return weights + left_out(self.family, block, self.stats, own)
         slopes, constants = self._own_affine
-        return weights + constants[own] + _own_sums(block, slopes, own)
+        return weights + constants[own] + own_sums(block, slopes, own)
 
     def own_densities(self, block: Any, own: Indices) -> Floats:
         """Return log p(x | D_own without x) of each row, shape (n,)."""
         if self._own_affine is None:
             return left_out(self.family, block, self.stats, own)
         slopes, constants = self._own_affine
-        return constants[own] + _own_sums(block, slopes, own)
+        return constants[own] + own_sums(block, slopes, own)
 
     @functools.cached_property
     def _own_log_weights(self) -> Floats:
@@ -155,7 +155,7 @@ class Clusters:
         return self._tables.beside(slopes.T, constants + self._own_log_weights)
 
 
-def _own_sums(block: Any, slopes: Floats, own: Indices) -> Floats:
+def own_sums(block: Any, slopes: Floats, own: Indices) -> Floats:
     """Return the product of each row with the slopes of its cluster, shape (n,)."""
     sums = np.empty(len(own))
     if is_sparse(block):

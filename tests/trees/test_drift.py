@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from distclust.engine import as_matrix
 from distclust.families import Family
@@ -59,6 +60,27 @@ class Stationary:
         return z_of_nodes(
             structure, Moments.of(scores, own, N_LEAVES), Moments.of(fresh, theirs, N_LEAVES)
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("bernoulli", "dense"), ("bernoulli", "sparse"), ("diagonal_gaussian", "dense")],
+)
+def test_new_scores__are_log_predictives_of_the_rows_own_leaves(name, kind):
+    stationary = Stationary(name, n_features=7, seed=3)
+    old, own = stationary.draw(20)
+    family = family_of(name, old)
+    stats = family.accumulate(old, own, N_LEAVES)
+    new, _ = stationary.draw(3)
+    leaves = stationary.rng.permutation(len(new)) % (N_LEAVES // 2)  # some leaves have none
+    expected = [
+        family.log_marginal(stats[[leaf]] + family.statistics(row[None])).item()
+        - family.log_marginal(stats[[leaf]]).item()
+        for row, leaf in zip(new, leaves, strict=True)
+    ]
+    if kind == "sparse":
+        new = scipy.sparse.csr_array(new)
+    np.testing.assert_allclose(new_scores(family, new, leaves, stats), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "diagonal_gaussian"])
