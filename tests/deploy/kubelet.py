@@ -92,7 +92,7 @@ class Node:
             f"hostname {pod.name}",
             f"exec env -i {_assignments(environment)} chroot {root}/root setpriv --reuid={user}"
             f" --regid={group} --groups={security['fsGroup']} --no-new-privs --bounding-set=-all"
-            f" --inh-caps=-all {shlex.join(command)}",
+            f" --inh-caps=-all --pdeathsig=KILL {shlex.join(command)}",  # else it outlives us
         ]
         script = "\n".join(["set -e", *lines])
         options = ["--mount", "--pid", "--uts", "--fork", "--kill-child"]
