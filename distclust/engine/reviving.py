@@ -12,15 +12,13 @@ from typing import Any
 
 REVIVE_SECONDS = 2.0
 
-_SETTINGS = {
-    # Dask tells its workers to give freed memory back at once, and with that every block that
-    # is read gets new pages, which the kernel clears: a third of the time of a pass.
-    "distributed.nanny.pre-spawn-environ.MALLOC_TRIM_THRESHOLD_": 2**27,
-    "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_": 2**25,
-    # Scheduler and client share their cores with the workers. Looking at themselves 50 times a
-    # second, and workers at their stacks 100 times, would take 8 % of a core from two workers.
-    "distributed.admin.tick.interval": "500ms",
-}
+# Dask tells its workers to give freed memory back at once, and with that every block that is
+# read gets new pages, which the kernel clears: a third of the time of a pass.
+_ALLOCATION = {"MALLOC_TRIM_THRESHOLD_": str(2**27), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
+
+# Scheduler and client share their cores with the workers. Looking at themselves 50 times a
+# second, and workers at their stacks 100 times, would take a part of them from two workers.
+_SETTINGS = {"distributed.admin.tick.interval": "500ms"}
 _SETTINGS_OF_WORKERS = {"distributed.worker.profile.interval": "100ms"}
 
 
@@ -39,6 +37,10 @@ def keeper_class() -> type:
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             with own_settings():
                 super().__init__(*args, config=_SETTINGS_OF_WORKERS, **kwargs)
+            # Not by Dask's settings: another cluster of this process may have left its own in
+            # the environment, which goes before them.
+            self.pre_spawn_env.update(_ALLOCATION)
+            self.env.update(_ALLOCATION)
 
     return Keeper
 

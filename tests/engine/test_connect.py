@@ -101,6 +101,7 @@ def test_connect__joins_a_running_cluster(local_client):
 @pytest.mark.chaos
 def test_connect__local_workers_come_back_when_their_keepers_gave_up(monkeypatch):
     monkeypatch.setattr(reviving, "REVIVE_SECONDS", 0.1)
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "65536")  # as a cluster of Dask's leaves it
     with engine.connect("local", workers=2, threads=1) as session:
         before = set(session.client.nthreads())
         for keeper in list(session._cluster.workers.values()):

@@ -30,7 +30,7 @@ def test_splits_and_merges_have_the_posterior(case: str, weighted: bool) -> None
     urn, found = sampler.open(), start(sampler)
     rng = np.random.default_rng(2)
     visited, accepted = [], 0
-    for step in range(25_000):
+    for step in range(50_000):
         if step % 20 == 0:
             found = urn.visit(found, ALPHA, rng.random(N_ROWS))
         found, _, took = split_or_merge(urn, found, ALPHA, rng)

@@ -230,7 +230,7 @@ def test_update__a_fit_without_leaves_asks_for_a_fit(tmp_path):
     place = tmp_path / "X.zarr"
     distclust.ingest(iter([separated(500, 0)]), place)
     model = MAKERS["rbhc"]().fit(place, results=tmp_path / "results")
-    with pytest.raises(RefitNeeded, match="leaf"):
+    with pytest.raises(RefitNeeded, match="single rows"):
         open_fitted(ResultsStore(tmp_path / "results"), model.version_, rows_of(place))
 
 
