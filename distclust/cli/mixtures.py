@@ -121,7 +121,8 @@ def view_options(command: Command) -> Command:
 @chain_options
 @click.option(
     "--init",
-    help="Where chains start: mixed, single, singletons, groups or kmeans.  [default: mixed]",
+    help="Where chains start: mixed, single, singletons, groups, kmeans or joined.  "
+    "[default: mixed]",
 )
 @click.option(
     "--split-merge/--no-split-merge",

@@ -87,7 +87,7 @@ class DPMixture(ChainEstimator, ClusterMixin, BaseEstimator):
         Sweeps of each chain at most. The first half of what was done is thrown away.
     init
         Partition that a chain starts from: "mixed" (chains start differently), "single",
-        "singletons", "groups" or "kmeans".
+        "singletons", "groups", "kmeans" or "joined".
     split_merge
         Whether whole clusters are split and merged, too; for "collapsed".
     stop

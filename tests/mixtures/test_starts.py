@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -39,7 +42,7 @@ def test_starts_are_what_they_say() -> None:
 
     assert not labels("single").any()
     np.testing.assert_array_equal(labels("singletons"), np.arange(n_rows))
-    for chain, init in enumerate(("kmeans", "single", "groups", "singletons", "kmeans")):
+    for chain, init in enumerate(("joined", "single", "groups", "singletons", "joined")):
         np.testing.assert_array_equal(labels("mixed", chain), labels(init))
 
 
@@ -52,6 +55,46 @@ def test_groups_are_found_in_the_terms_of_the_family() -> None:
     labels = starting_labels("kmeans", 0, rows, family, rng)
     for group in np.unique(labels):
         assert len(set(truth[labels == group].tolist())) == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("seed", range(3))
+def test_groups_are_joined_while_the_partition_gets_more_probable(case: str, seed: int) -> None:
+    """The same by a recursion over partitions, each evaluated from its rows."""
+    example = make(case, seed)
+
+    def labels(init: str) -> list[int]:
+        rng = np.random.default_rng(seed)
+        return starting_labels(init, 0, example.rows, example.family, rng).tolist()
+
+    def log_joint(found: list[int]) -> float:
+        stats = example.family.accumulate(example.rows, np.array(found), max(found) + 1)
+        sizes = [found.count(group) for group in sorted(set(found))]
+        marginals = example.family.log_marginal(stats[np.bincount(found) > 0])
+        return sum(map(math.lgamma, sizes)) + float(marginals.sum())
+
+    expected = labels("kmeans")
+    while True:
+        unions = [
+            [left if group == right else group for group in expected]
+            for left, right in itertools.combinations(sorted(set(expected)), 2)
+        ]
+        best = max(unions, key=log_joint, default=expected)
+        if log_joint(best) <= log_joint(expected) + 1e-9:
+            break
+        expected = best
+    np.testing.assert_array_equal(labels("joined"), compact(np.array(expected)))
+
+
+def test_groups_around_the_same_cluster_are_joined() -> None:
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1, 2], 400)
+    rows = 20.0 * np.eye(3)[truth] + rng.normal(size=(1200, 3))
+    family = family_oracle.resolved(DiagonalGaussian(), rows)
+    found = starting_labels("kmeans", 0, rows, family, np.random.default_rng(1))
+    joined = starting_labels("joined", 0, rows, family, np.random.default_rng(1))
+    assert found.max() + 1 > 5
+    np.testing.assert_array_equal(joined, compact(truth))
 
 
 def test_weights_count_and_sparse_rows_start_alike() -> None:
