@@ -9,8 +9,8 @@ must be. The array does not say where its labels come from, a fit or a predictio
 
     place = draft.place()
     spec = LabelsSpec(n_rows, n_labels)
-    entries = [write_values_chunk(i, place, spec, labels_of(i)) for i in range(spec.n_chunks)]
-    adopt_labels(draft, spec, entries)
+    entries = (write_values_chunk(i, place, spec, labels_of(i)) for i in range(spec.n_chunks))
+    adopt_labels(draft, spec, enumerate(entries))
     version = draft.publish()
     StoredLabels(store.url, version.id).read(0, 10)
 
@@ -150,21 +150,24 @@ def unwritten_chunks(draft: Draft, spec: LabelsSpec) -> list[int]:
     return [i for i in range(spec.n_chunks) if spec.chunk_name(i) not in done]
 
 
-def adopt_labels(draft: Draft, spec: LabelsSpec, entries: Iterable[FileEntry]) -> None:
-    """Record the chunks, in order, in the draft, and describe the array.
+def adopt_labels(draft: Draft, spec: LabelsSpec, chunks: Iterable[tuple[int, FileEntry]]) -> None:
+    """Record chunks by number, each as it comes, and describe the array once all are there.
+
+    What was recorded need not be written again when a run that was killed is taken up.
 
     Raises
     ------
     InputError
-        If these are not all chunks.
+        If chunks are missing.
     ConflictError
         If another process took the run over, or sealed other labels.
     """
-    found = list(entries)
-    if len(found) != spec.n_chunks:
-        hint = "Write and pass all of them."
-        raise InputError(LABELS, f"{spec.n_chunks:,} chunks", f"{len(found):,}", hint)
-    draft.adopt_all({spec.chunk_name(i): entry for i, entry in enumerate(found)})
+    for index, entry in chunks:
+        draft.adopt(spec.chunk_name(index), entry)
+    missing = unwritten_chunks(draft, spec)
+    if missing:
+        got = f"{spec.n_chunks - len(missing):,}"
+        raise InputError(spec.folder, f"{spec.n_chunks:,} chunks", got, "Write and pass all.")
     draft.write(f"{spec.folder}/{METADATA}", encode_json(spec.array.metadata()))
 
 

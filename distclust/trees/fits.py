@@ -24,6 +24,7 @@ from distclust.store.row_labels import (
     LABELS,
     LabelsSpec,
     adopt_labels,
+    unwritten_chunks,
     write_chunk,
     write_values_chunk,
 )
@@ -183,24 +184,25 @@ def write_labels(
     draft: Draft,
     folder: str = LABELS,
 ) -> None:
-    """Write the label of every row into the draft, where the codes are."""
+    """Write the label of every row into the draft, where the codes are; no chunk twice."""
     spec = LabelsSpec(matrix.shape[0], n_labels, folder)
     place = draft.place()
     bounds = bounds_of(matrix)
     stage = "writing labels"
+    missing = unwritten_chunks(draft, spec)
     if found.step and len(found.row_leaves[0]) == 0:
         table = np.where(found.leaf_of_code < 0, 0, label_of_leaf[found.leaf_of_code])
         codes = codes_beside(draft, found.step)
-        items = [(i, spans_between(bounds, *spec.chunk_bounds(i))) for i in range(spec.n_chunks)]
+        items = [(i, spans_between(bounds, *spec.chunk_bounds(i))) for i in missing]
         entries = map_ordered(
             _write_codes, items, place, spec, codes, table, stage=stage, is_brief=True
         )
     else:  # rows that are leaves: the tree is as large as they are
         codes_held = codes_beside(draft, found.step) if found.step else None
         labels = label_of_leaf[leaves_of_rows(matrix, found, codes_held)]
-        chunks = ((i, labels[slice(*spec.chunk_bounds(i))]) for i in range(spec.n_chunks))
+        chunks = ((i, labels[slice(*spec.chunk_bounds(i))]) for i in missing)
         entries = map_ordered(_write_values, chunks, place, spec, stage=stage)
-    adopt_labels(draft, spec, entries)
+    adopt_labels(draft, spec, zip(missing, entries, strict=True))
 
 
 def _write_codes(

@@ -40,8 +40,6 @@ Indices = npt.NDArray[np.int64]
 
 KIND = "labels"  # of a version that holds nothing else
 
-_CHUNKS_A_RECORD = 8  # recording looks who holds the draft, which is slow on object stores
-
 
 @dataclass(frozen=True, eq=False)
 class Placing:
@@ -229,26 +227,17 @@ def _write_all(
     todo = [item for item in items if item[0] not in found]
     shared = matrix, placing, draft.place(), spec, kept
     parts = map_ordered(_write_chunk, todo, *shared, stage="labelling rows")
-    for group in _grouped(parts, _CHUNKS_A_RECORD):
-        draft.adopt_all({spec.chunk_name(part.index): part.entry for part in group})
-        found |= {part.index: part for part in group}
-    ordered = [found[i] for i in range(spec.n_chunks)]
-    adopt_labels(draft, spec, [written.entry for written in ordered])
+    adopt_labels(draft, spec, _noted(parts, found))
     counts = np.zeros(spec.n_labels, np.int64)
-    for written in ordered:
+    for written in found.values():
         counts += written.counts
     return counts
 
 
-def _grouped(parts: Iterator[Written], size: int) -> Iterator[list[Written]]:
-    group: list[Written] = []
+def _noted(parts: Iterator[Written], found: dict[int, Written]) -> Iterator[tuple[int, FileEntry]]:
     for part in parts:
-        group.append(part)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
+        found[part.index] = part
+        yield part.index, part.entry
 
 
 def _blocks_of(matrix: Matrix, start: int, stop: int) -> list[int]:

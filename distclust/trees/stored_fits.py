@@ -160,8 +160,8 @@ def write_held_labels(model: LargeTreeEstimator, draft: Draft) -> None:
     spec = LabelsSpec(len(labels), model.n_clusters_)
     place = draft.place()
     chunks = (labels[slice(*spec.chunk_bounds(i))] for i in range(spec.n_chunks))
-    entries = [write_values_chunk(i, place, spec, part) for i, part in enumerate(chunks)]
-    adopt_labels(draft, spec, entries)
+    entries = (write_values_chunk(i, place, spec, part) for i, part in enumerate(chunks))
+    adopt_labels(draft, spec, enumerate(entries))
 
 
 def write_levels(model: LargeTreeEstimator, draft: Draft) -> None:

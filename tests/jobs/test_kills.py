@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from distclust.store import row_labels
 from distclust.store.matrix_store import open_store
 from tests.faults import run_with_fault, storage_operations
 from tests.jobs.corpus import Corpus
@@ -23,9 +24,8 @@ from tests.small_blocks import BLOCK_ROWS, shrink
 
 pytestmark = pytest.mark.chaos
 
-# What takes work to make: parsed lines, blocks of rows, codes of rows, shards. Labels are written
-# from the codes, all of them once more if that was not finished; no row is read for it.
-LABOUR = ("/pieces/", "/X/c/", "/codes-", "/shards/*/c/")
+# What takes work to make: parsed lines, blocks of rows, codes, labels and leaves of rows, shards.
+LABOUR = ("/pieces/", "/X/c/", "/codes-", "/labels/c/", "/leaves/c/", "/shards/*/c/")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,7 @@ def unbroken(tmp_path_factory) -> Iterator[Unbroken]:
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
         shards_of(BLOCK_ROWS, patch)
+        patch.setattr(row_labels, "LABEL_CHUNK", BLOCK_ROWS)
         patch.setenv("DISTCLUST_THREADS", "1")  # the same operations in the same order
         folder = tmp_path_factory.mktemp("unbroken")
         place, kept = folder / "job", folder / "kept"

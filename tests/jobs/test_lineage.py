@@ -57,7 +57,7 @@ class Place:
             spec, target = LabelsSpec(len(values), n_labels), draft.place()
             parts = [values[slice(*spec.chunk_bounds(i))] for i in range(spec.n_chunks)]
             entries = [write_values_chunk(i, target, spec, part) for i, part in enumerate(parts)]
-            adopt_labels(draft, spec, entries)
+            adopt_labels(draft, spec, enumerate(entries))
             counts = np.bincount(values, minlength=n_labels).tolist()
             version = draft.publish({"counts": counts} if told else {})
         return Labelled(StoredLabels(self.labels, version.id), matrix)

@@ -49,8 +49,8 @@ def publish(store: ResultsStore, values, n_labels: int = 7) -> StoredLabels:
     with begin(store) as draft:
         spec, place = LabelsSpec(len(values), n_labels), draft.place()
         parts = [values[slice(*spec.chunk_bounds(i))] for i in range(spec.n_chunks)]
-        entries = [write_values_chunk(i, place, spec, part) for i, part in enumerate(parts)]
-        adopt_labels(draft, spec, entries)
+        entries = (write_values_chunk(i, place, spec, part) for i, part in enumerate(parts))
+        adopt_labels(draft, spec, enumerate(entries))
         version = draft.publish()
     return StoredLabels(store.url, version.id)
 
@@ -64,12 +64,14 @@ def fit(url: str, run: str | None = None) -> str:
             codes = StoredCodes(url, draft.id, 1)
             for span, (start, stop) in enumerate(BOUNDS):
                 codes.keep(span, CODES[start:stop])
-            for i in unwritten_chunks(draft, spec):
-                few = spans_between(BOUNDS, *spec.chunk_bounds(i))
-                task = pickle.dumps((i, draft.place(), spec, codes, few, LABEL_OF_CODE))
-                draft.adopt(spec.chunk_name(i), write_chunk(*pickle.loads(task)))
-            entries = [FileEntry.of(draft.read(spec.chunk_name(i))) for i in range(spec.n_chunks)]
-            adopt_labels(draft, spec, entries)
+            missing = unwritten_chunks(draft, spec)
+            few = (spans_between(BOUNDS, *spec.chunk_bounds(i)) for i in missing)
+            tasks = (
+                pickle.dumps((i, draft.place(), spec, codes, bounds, LABEL_OF_CODE))
+                for i, bounds in zip(missing, few, strict=True)
+            )
+            entries = (write_chunk(*pickle.loads(task)) for task in tasks)
+            adopt_labels(draft, spec, zip(missing, entries, strict=True))
         return draft.publish().id
 
 
@@ -206,12 +208,12 @@ def test_write_chunk__codes_without_a_label_are_refused(store, code):
 
 def test_adopt__not_all_chunks(store):
     with begin(store) as draft, pytest.raises(InputError, match="expected 5 chunks, got 1"):
-        adopt_labels(draft, LabelsSpec(N_ROWS, 7), [FileEntry.of(b"")])
+        adopt_labels(draft, LabelsSpec(N_ROWS, 7), [(3, FileEntry.of(b""))])
 
 
 def test_adopt__chunks_that_nobody_wrote_are_not_published(store):
     with begin(store) as draft:
-        adopt_labels(draft, LabelsSpec(5, 7), [FileEntry.of(b"x")])
+        adopt_labels(draft, LabelsSpec(5, 7), [(0, FileEntry.of(b"x"))])
         with pytest.raises(StoreError, match="labels/c/0"):
             draft.publish()
     assert store.current() is None
@@ -351,8 +353,8 @@ def test_labels__a_worker_of_a_process_that_was_replaced_writes_nothing(store):
         with pytest.raises(ConflictError, match="another or none"):
             write_values_chunk(0, place, spec, EXPECTED[5:10])
         with pytest.raises(ConflictError, match="another took over"):
-            adopt_labels(sleeper, spec, [entry])
-        adopt_labels(draft, spec, [entry])
+            adopt_labels(sleeper, spec, [(0, entry)])
+        adopt_labels(draft, spec, [(0, entry)])
         version = draft.publish()
     for late in (place, draft.place()):
         with pytest.raises(ConflictError):
