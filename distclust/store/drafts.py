@@ -159,7 +159,7 @@ class Draft:
             got = f"other content for {min(new)!r}"
             raise self._conflict("the content that was sealed", got)
         if new:
-            self._check_claim()  # once, as it lists all records
+            self._check_claim()
         for name, entry in new.items():
             self._forget(name)
             self._record(name, entry)

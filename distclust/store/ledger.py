@@ -102,8 +102,13 @@ class Ledger:
         return record
 
     def is_head(self, number: int) -> bool:
-        """Whether `number` is the highest, without reading the record."""
-        return self.numbers()[-1:] == [number]
+        """Whether `number`, which was published, is the highest; without reading the record.
+
+        Numbers are dropped from below: one that is there has all up to the highest above it. In
+        this order, as both may be superseded and dropped between two looks.
+        """
+        is_last = not self.objects.exists(self._key(number + 1))
+        return is_last and self.objects.exists(self._key(number))
 
     def drop(self, numbers: Iterable[int]) -> None:
         """Remove records, lowest first; the highest number is never removed."""
@@ -125,7 +130,7 @@ class Ledger:
 
     def _is_in_chain(self, record: Record) -> bool:
         """Whether a record just created is the highest, or the ground of the next."""
-        if self.is_head(record.number):
+        if self.numbers()[-1:] == [record.number]:  # it may lie where numbers were dropped
             return True
         try:
             return self.read(record.number + 1).previous == record.digest

@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -171,6 +171,19 @@ def adopt_labels(draft: Draft, spec: LabelsSpec, chunks: Iterable[tuple[int, Fil
     draft.write(f"{spec.folder}/{METADATA}", encode_json(spec.array.metadata()))
 
 
+def take_over_labels(draft: Draft, spec: LabelsSpec, before: StoredLabels, n_rows: int) -> None:
+    """Give the draft the chunks of another version that hold the first `n_rows` rows only.
+
+    Their labels are to be the same. Nothing is read; if the arrays are laid out differently,
+    nothing is taken.
+    """
+    if not before.is_like(spec):
+        return
+    known = range(n_rows // spec.array.chunks[0])
+    names = {spec.chunk_name(i): f"{before.folder}/{spec.array.key(i)}" for i in known}
+    draft.take_over(read_version(before.objects, before.version_id), names)
+
+
 class StoredLabels:
     """Reads the labels in a version, each chunk checked against the seal; thread-safe.
 
@@ -252,6 +265,10 @@ class StoredLabels:
             and self.chunk_bounds(index) == other.chunk_bounds(index)
             and ours.table.entry(index) == theirs.table.entry(index)
         )
+
+    def is_like(self, spec: LabelsSpec) -> bool:
+        """Whether a chunk of this array could be one of another, whatever rows there are."""
+        return replace(self._array.spec, shape=spec.array.shape) == spec.array
 
     @functools.cached_property
     def _array(self) -> StoredArray:

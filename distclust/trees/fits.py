@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -62,6 +62,8 @@ class Finished:
         Figures about the fit, JSON values by name.
     extra
         Arrays by name that a method leaves to who runs it.
+    codes
+        Beside a results store, the codes of the result; None: there are none.
     """
 
     family: Family
@@ -76,6 +78,7 @@ class Finished:
     leaf_of_end: Indices
     facts: dict[str, Any]
     extra: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    codes: Codes | None = None
 
 
 class Method(ABC, Generic[State]):
@@ -100,6 +103,10 @@ class Method(ABC, Generic[State]):
     @abstractmethod
     def step_of(self, state: State) -> int:
         """Return the number of the codes after the last pass."""
+
+    def codes_from(self, step: int, stored: Codes) -> Codes:
+        """Return the codes of all rows after a pass; `stored` are those that the pass kept."""
+        return stored
 
     @abstractmethod
     def to_arrays(self, state: State) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -154,21 +161,25 @@ def codes_beside(draft: Draft, step: int) -> StoredCodes:
 
 def fit_beside(method: Method[Any], matrix: Matrix, draft: Draft) -> Finished:
     """Fit rows of a store, saving every state; go on from the last one that was saved."""
-    checkpoints = draft.checkpoints()
-    saved = checkpoints.latest()
+    saved = draft.checkpoints().latest()
+
+    def codes_for(step: int) -> Codes:
+        return method.codes_from(step, codes_beside(draft, step))
+
     if saved is None:
         number, state = 0, method.start(matrix)
         _save(method, state, draft, number)
     else:
         number, state = saved.step, method.from_arrays(saved.meta, saved.arrays)
     while not method.is_complete(state):
-        state = method.advance(matrix, state, lambda step: codes_beside(draft, step))
+        state = method.advance(matrix, state, codes_for)
         number += 1
         _save(method, state, draft, number)
         step = method.step_of(state)
         if step > 3:  # the state before this one, two numbers back at most, may be needed
             codes_beside(draft, step - 3).remove()
-    return method.finish(state)
+    found = method.finish(state)
+    return replace(found, codes=codes_for(found.step)) if found.step else found
 
 
 def _save(method: Method[Any], state: Any, draft: Draft, number: int) -> None:
@@ -190,16 +201,14 @@ def write_labels(
     bounds = bounds_of(matrix)
     stage = "writing labels"
     missing = unwritten_chunks(draft, spec)
-    if found.step and len(found.row_leaves[0]) == 0:
+    if found.codes is not None and len(found.row_leaves[0]) == 0:
         table = np.where(found.leaf_of_code < 0, 0, label_of_leaf[found.leaf_of_code])
-        codes = codes_beside(draft, found.step)
         items = [(i, spans_between(bounds, *spec.chunk_bounds(i))) for i in missing]
         entries = map_ordered(
-            _write_codes, items, place, spec, codes, table, stage=stage, is_brief=True
+            _write_codes, items, place, spec, found.codes, table, stage=stage, is_brief=True
         )
     else:  # rows that are leaves: the tree is as large as they are
-        codes_held = codes_beside(draft, found.step) if found.step else None
-        labels = label_of_leaf[leaves_of_rows(matrix, found, codes_held)]
+        labels = label_of_leaf[leaves_of_rows(matrix, found, found.codes)]
         chunks = ((i, labels[slice(*spec.chunk_bounds(i))]) for i in missing)
         entries = map_ordered(_write_values, chunks, place, spec, stage=stage)
     adopt_labels(draft, spec, zip(missing, entries, strict=True))

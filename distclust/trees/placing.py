@@ -1,8 +1,8 @@
 """Rows of a later generation on a fitted tree: the first pass of an update.
 
-Kept rows stay in their leaves, which are read from the version before. Added rows go the way of
-their filters; they are counted, and scored against the rows of the fit. Of the blocks without
-added rows nothing is read but the leaves of their rows.
+Kept rows stay in their leaves, which are read from the version before where somebody asks for
+them (`PlantedCodes`). Added rows go the way of their filters; they are counted, and scored against
+the rows of the fit. Blocks without added rows are not visited.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import Span, map_ordered, map_spans
+from distclust.engine import Span, map_ordered, map_spans, n_spans, span_bounds
 from distclust.families import Family
 from distclust.store import Column, Matrix, profile_block
 from distclust.store.changes import Changes
-from distclust.store.codes import Codes
+from distclust.store.codes import CodeArray, Codes
 from distclust.store.row_labels import StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.trees import _filter_numerics as numerics
@@ -65,37 +65,41 @@ class Planting:
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """Where rows went, by leaf.
+    """Where added rows went, by leaf.
 
     Attributes
     ----------
-    sizes, first_rows
-        Rows of each leaf, and the number of its first one, each (n_leaves,).
+    first_rows
+        Number of the first row of each leaf in the spans with added rows, shape (n_leaves,).
     added
         Statistics of added rows, shape (n_leaves, p).
     scores
         Of added rows.
     """
 
-    sizes: Indices
     first_rows: Indices
     added: Floats
     scores: Moments
 
 
-def place_all(matrix: Matrix, planting: Planting, stage: str) -> Placed:
-    """Place all rows, span by span."""
-    n_leaves, width = planting.reference.shape
-    sizes, first_rows = np.zeros(n_leaves, np.int64), np.full(n_leaves, NOWHERE)
-    added, scores = np.zeros((n_leaves, width)), Moments.none(n_leaves)
-    for part in map_spans(_place_span, matrix, planting, stage=stage):
-        sizes += part.sizes
+def place_added(matrix: Matrix, planting: Planting, stage: str) -> Placed:
+    """Place the rows of all spans that hold added ones."""
+    n_leaves = len(planting.reference)
+    first_rows, scores = np.full(n_leaves, NOWHERE), Moments.none(n_leaves)
+    added = np.zeros(planting.reference.shape)
+    skip = range(_n_kept_spans(matrix, planting.changes))
+    for part in map_spans(_place_span, matrix, planting, stage=stage, skip=skip):
         np.minimum(first_rows, part.first_rows, out=first_rows)
         planting.after.collect(part.index, part.kept)
-        if part.added is not None:
-            added += part.added
-            scores = scores + part.scores
-    return Placed(sizes, first_rows, added, scores)
+        added += part.added
+        scores = scores + part.scores
+    return Placed(first_rows, added, scores)
+
+
+def _n_kept_spans(matrix: Matrix, changes: Changes) -> int:
+    """Return how many spans, the first ones, hold kept rows only."""
+    total = n_spans(matrix)
+    return next((i for i in range(total) if span_bounds(matrix, i)[1] > changes.n_kept), total)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +108,8 @@ class _PlacedSpan:
 
     index: int
     kept: Any  # what `Codes.keep` returned
-    sizes: Indices
     first_rows: Indices
-    added: Floats | None
+    added: Floats
     scores: Moments
 
 
@@ -115,38 +118,104 @@ def _place_span(span: Span, planting: Planting) -> _PlacedSpan:
     n_leaves = len(planting.reference)
     n_old = max(0, min(span.stop, planting.changes.n_kept) - span.start)
     leaves = np.empty(span.stop - span.start, np.int64)
-    leaves[:n_old] = _leaves_before(planting, span.start, span.start + n_old)
-    added, scores = None, Moments.none(n_leaves)
-    if span.start + n_old < span.stop:
-        added = np.zeros(planting.reference.shape)
-        blocks = list(span)
-        ends = [rows.start for rows in blocks[1:]] + [span.stop]
-        for rows, end in zip(blocks, ends, strict=True):
-            first = max(rows.start, span.start + n_old)
-            if first >= end:
-                continue
-            new = rows.block[first - rows.start :]
-            planting.family.check(profile_block(new), planting.columns, planting.where)
-            found = planting.leaf_of_end[planting.router.place(new)]
-            added += planting.family.accumulate(new, found, n_leaves)
-            values = new_scores(planting.family, new, found, planting.reference)
-            scores = scores + Moments.of(values, found, n_leaves)
-            leaves[first - span.start : end - span.start] = found
+    end_of_old = span.start + n_old
+    leaves[:n_old] = _leaves_before(planting.leaves, planting.changes, span.start, end_of_old)
+    added, scores = np.zeros(planting.reference.shape), Moments.none(n_leaves)
+    blocks = list(span)
+    ends = [rows.start for rows in blocks[1:]] + [span.stop]
+    for rows, end in zip(blocks, ends, strict=True):
+        first = max(rows.start, end_of_old)
+        if first >= end:
+            continue
+        new = rows.block[first - rows.start :]
+        planting.family.check(profile_block(new), planting.columns, planting.where)
+        found = planting.leaf_of_end[planting.router.place(new)]
+        added += planting.family.accumulate(new, found, n_leaves)
+        values = new_scores(planting.family, new, found, planting.reference)
+        scores = scores + Moments.of(values, found, n_leaves)
+        leaves[first - span.start : end - span.start] = found
     first_rows = np.full(n_leaves, NOWHERE)
     numerics.note_first_rows(leaves, span.start, first_rows)
     kept = planting.after.keep(span.index, planting.end_of_leaf[leaves])
-    sizes = np.bincount(leaves, minlength=n_leaves)
-    return _PlacedSpan(span.index, kept, sizes, first_rows, added, scores)
+    return _PlacedSpan(span.index, kept, first_rows, added, scores)
 
 
-def _leaves_before(planting: Planting, start: int, stop: int) -> Indices:
+def _leaves_before(leaves: StoredLabels, changes: Changes, start: int, stop: int) -> Indices:
     """Return the leaves of kept rows ``[start, stop)``, as they were."""
-    rows = planting.changes.rows_before(start, stop)
+    rows = changes.rows_before(start, stop)
     if len(rows) == 0:
         return rows
-    found = planting.leaves.read(int(rows[0]), int(rows[-1]) + 1)
-    leaves: Indices = found[rows - rows[0]].astype(np.int64)
-    return leaves
+    found = leaves.read(int(rows[0]), int(rows[-1]) + 1)
+    return np.asarray(found[rows - rows[0]], np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class PlantedCodes(Codes):
+    """The end of every row after `place_added`; pickles as names only.
+
+    Attributes
+    ----------
+    matrix, changes
+        The rows as they are now, and which of them are new.
+    leaves, end_of_leaf
+        Leaf of every row before, and its end.
+    placed
+        Codes of the spans with added rows.
+    """
+
+    matrix: StoredMatrix
+    changes: Changes
+    leaves: StoredLabels
+    end_of_leaf: Indices
+    placed: Codes
+
+    def read(self, span: int) -> CodeArray:
+        """Return the codes of a span; of kept rows, from the version before."""
+        start, stop = span_bounds(self.matrix, span)
+        if stop > self.changes.n_kept:
+            return self.placed.read(span)
+        leaves = _leaves_before(self.leaves, self.changes, start, stop)
+        return self.end_of_leaf[leaves].astype(np.int32)
+
+    def keep(self, span: int, codes: npt.ArrayLike) -> CodeArray | None:
+        """Keep the codes of a span with added rows."""
+        return self.placed.keep(span, codes)
+
+    def collect(self, span: int, kept: CodeArray | None) -> None:
+        """Take what `keep` returned."""
+        self.placed.collect(span, kept)
+
+    def remove(self) -> None:
+        """Forget those that were kept."""
+        self.placed.remove()
+
+
+def first_kept_rows(first_rows: Indices, leaves: StoredLabels, changes: Changes) -> Indices:
+    """Return the number now of the first kept row of each leaf, `NOWHERE` without any.
+
+    Parameters
+    ----------
+    first_rows
+        Number of the first row of each leaf before, shape (n_leaves,).
+    leaves
+        Leaf of every row before; read only if a first row was deleted.
+    changes
+        Which rows are kept.
+    """
+    is_known = first_rows != NOWHERE
+    is_gone = is_known & np.isin(first_rows, changes.deleted)
+    now = first_rows - np.where(is_known, np.searchsorted(changes.deleted, first_rows), 0)
+    now[is_gone] = NOWHERE
+    found = now.copy()
+    for i in range(leaves.n_chunks):
+        if not (found[is_gone] == NOWHERE).any():
+            break
+        start, stop = leaves.chunk_bounds(i)
+        gone = changes.deleted[slice(*np.searchsorted(changes.deleted, (start, stop)))] - start
+        kept = np.delete(leaves.read_chunk(i), gone).astype(np.int64)
+        first = start - int(np.searchsorted(changes.deleted, start))
+        numerics.note_first_rows(kept, first, found)
+    return found
 
 
 def count_deleted(

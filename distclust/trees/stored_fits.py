@@ -28,7 +28,7 @@ from distclust.store.row_labels import (
 from distclust.store.unfinished import begin_or_resume
 from distclust.store.versions import Version
 from distclust.trees.drift import Baseline, LeafOfRow, measure
-from distclust.trees.fits import Finished, Method, codes_beside, fit_beside, write_labels
+from distclust.trees.fits import Finished, Method, fit_beside, write_labels
 from distclust.trees.levels import describe_levels
 from distclust.trees.persistence import (
     MODEL_FILE,
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 LEVELS_FILE = "levels.json"
 LEAVES = "leaves"  # array of the leaf of every row
+FIRST_ROWS = "first_rows"  # of leaves, beside the baseline
 BASELINE_FILE = "baseline.distclust"
 
 
@@ -97,9 +98,10 @@ def fit_and_publish(
             _take_over(model, read_model(store, version.id))
         else:
             found = fit_rows(method, matrix, draft)
-            keep(model, found, matrix, draft)
+            settle(model, found, matrix)
+            write_model(model, found, matrix, draft)
             if updatable and len(found.row_leaves[0]) == 0:
-                baseline = measure_leaves(model, found, matrix, draft)
+                baseline = measure_leaves(model, found, matrix)
                 write_for_updates(found, baseline, matrix, draft)
             version = draft.publish(metrics_of(model, matrix.shape[0]))
     return attach(model, store, version)
@@ -117,9 +119,13 @@ def fit_rows(method: Method[Any], matrix: Matrix, draft: Draft) -> Finished:
         raise
 
 
-def keep(model: LargeTreeEstimator, found: Finished, matrix: Matrix, draft: Draft) -> None:
-    """Make `model` what a fit found, and write it and its labels into the draft."""
+def settle(model: LargeTreeEstimator, found: Finished, matrix: Matrix) -> None:
+    """Make `model` what a fit found."""
     model._keep(found, matrix, None, matrix.ids_at(found.first_rows))
+
+
+def write_model(model: LargeTreeEstimator, found: Finished, matrix: Matrix, draft: Draft) -> None:
+    """Write a model and its labels into the draft."""
     with ThreadPoolExecutor(1) as beside:  # labels are others' work
         levels = beside.submit(_levels_of, model)
         write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
@@ -131,15 +137,13 @@ def measure_leaves(
     model: LargeTreeEstimator,
     found: Finished,
     matrix: Matrix,
-    draft: Draft,
     is_wanted: npt.NDArray[np.bool_] | None = None,
 ) -> Baseline:
     """Return how well rows fit their leaves; of some leaves, or of all."""
     n_leaves = found.structure.n_leaves
-    codes = codes_beside(draft, found.step) if found.step else None
     return measure(
         matrix,
-        LeafOfRow(codes, found.leaf_of_code),
+        LeafOfRow(found.codes, found.leaf_of_code),
         found.family,
         found.stats[:n_leaves],
         np.ones(n_leaves, np.bool_) if is_wanted is None else is_wanted,
@@ -148,10 +152,11 @@ def measure_leaves(
 
 
 def write_for_updates(found: Finished, baseline: Baseline, matrix: Matrix, draft: Draft) -> None:
-    """Write what a later update starts from: the leaf of every row, and the baseline."""
+    """Write what a later update starts from: the leaf of every row, and facts by leaf."""
     n_leaves = found.structure.n_leaves
     write_labels(matrix, found, np.arange(n_leaves), n_leaves, draft, LEAVES)
-    draft.write_archive(BASELINE_FILE, "Baseline", {}, baseline.to_arrays())
+    arrays = {**baseline.to_arrays(), FIRST_ROWS: found.first_rows}
+    draft.write_archive(BASELINE_FILE, "Baseline", {}, arrays)
 
 
 def write_held_labels(model: LargeTreeEstimator, draft: Draft) -> None:

@@ -27,8 +27,9 @@ from distclust.store import Matrix
 from distclust.store.archive import with_prefix
 from distclust.store.changes import Changes, changes_between
 from distclust.store.codes import Codes, RenamedCodes
+from distclust.store.drafts import Draft
 from distclust.store.results import ResultsStore
-from distclust.store.row_labels import StoredLabels
+from distclust.store.row_labels import LabelsSpec, StoredLabels, take_over_labels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.store.versions import Version
 from distclust.trees import growing
@@ -46,17 +47,25 @@ from distclust.trees.grafting import graft, names_of_ends, reopen, way_of_new_ro
 from distclust.trees.growing import CodesFor, Growth
 from distclust.trees.large import LargeTreeEstimator
 from distclust.trees.persistence import identity_of, metrics_of, read_model
-from distclust.trees.placing import Planting, count_deleted, place_all
+from distclust.trees.placing import (
+    PlantedCodes,
+    Planting,
+    count_deleted,
+    first_kept_rows,
+    place_added,
+)
 from distclust.trees.randomised import RandomisedBHC
 from distclust.trees.splitting import Settings
 from distclust.trees.stored_fits import (
     BASELINE_FILE,
+    FIRST_ROWS,
     LEAVES,
     fit_and_publish,
     fit_rows,
-    keep,
     measure_leaves,
+    settle,
     write_for_updates,
+    write_model,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -94,6 +103,8 @@ class Fitted:
         The rows that it was made for.
     leaves
         Leaf of every one of them.
+    first_rows
+        Number of the first row of each leaf, shape (n_leaves,).
     baseline
         How well rows fitted their leaves.
     """
@@ -102,6 +113,7 @@ class Fitted:
     model: LargeTreeEstimator
     matrix: StoredMatrix
     leaves: StoredLabels
+    first_rows: Indices
     baseline: Baseline
 
     @property
@@ -137,11 +149,14 @@ def open_fitted(store: ResultsStore, version_id: str, matrix: StoredMatrix) -> F
     with store.open_version(version_id) as reader:
         if BASELINE_FILE not in reader.version.files:
             raise RefitNeeded("The leaves of the tree are single rows, which no other can join.")
-        baseline = Baseline.from_arrays(reader.read_archive(BASELINE_FILE).arrays)
+        arrays = reader.read_archive(BASELINE_FILE).arrays
+        if FIRST_ROWS not in arrays:
+            raise RefitNeeded("The tree was made by an earlier release, which kept less about it.")
     model = read_model(store, version_id, with_labels=False)
     assert isinstance(model, LargeTreeEstimator), "only large trees have a baseline"
     leaves = StoredLabels(store.objects, version_id, LEAVES)
-    return Fitted(version_id, model, matrix, leaves, baseline)
+    baseline = Baseline.from_arrays(arrays)
+    return Fitted(version_id, model, matrix, leaves, arrays[FIRST_ROWS], baseline)
 
 
 def update_tree(
@@ -171,16 +186,35 @@ def update_tree(
     ):
         if draft.is_sealed:
             return draft.publish()
-        method = Update(fitted, changes, rules, where)
+        method = Update(fitted, matrix, changes, rules, where)
         found = fit_rows(method, matrix, draft)
         model = copy.copy(fitted.model)
-        keep(model, found, matrix, draft)
+        settle(model, found, matrix)
         known_as = _known_as(fitted, found)
-        measured = measure_leaves(model, found, matrix, draft, known_as < 0)
+        if np.array_equal(known_as, np.arange(fitted.model.tree_.n_leaves)):
+            _take_over_labels(store, fitted, model, changes, draft)
+        write_model(model, found, matrix, draft)
+        measured = measure_leaves(model, found, matrix, known_as < 0)
         baseline = Baseline.from_arrays(found.extra).joined(measured, known_as)
         write_for_updates(found, baseline, matrix, draft)
         metrics = metrics_of(model, matrix.shape[0])
         return draft.publish(metrics | {"update": found.facts["update"]})
+
+
+def _take_over_labels(
+    store: ResultsStore,
+    fitted: Fitted,
+    model: LargeTreeEstimator,
+    changes: Changes,
+    draft: Draft,
+) -> None:
+    """Take over the chunks of rows that are where they were, in the leaves that they were in."""
+    n_same = int(changes.deleted[0]) if len(changes.deleted) else changes.n_before
+    n_leaves = model.tree_.n_leaves
+    take_over_labels(draft, LabelsSpec(changes.n_after, n_leaves, LEAVES), fitted.leaves, n_same)
+    if np.array_equal(model._label_of_leaf, fitted.model._label_of_leaf):
+        labels = StoredLabels(store.objects, fitted.version_id)
+        take_over_labels(draft, LabelsSpec(changes.n_after, model.n_clusters_), labels, n_same)
 
 
 def forget_update(
@@ -251,6 +285,8 @@ class Update(Method[Updating]):
     ----------
     fitted
         The version before.
+    matrix
+        The rows as they are now.
     changes
         Rows that came and went since.
     rules
@@ -260,6 +296,7 @@ class Update(Method[Updating]):
     """
 
     fitted: Fitted
+    matrix: StoredMatrix
     changes: Changes
     rules: DriftRules
     where: str
@@ -287,6 +324,13 @@ class Update(Method[Updating]):
         growth = growing.grow(matrix, state.growth, self._settings, codes_of)
         return replace(state, growth=growth)
 
+    def codes_from(self, step: int, stored: Codes) -> Codes:
+        """Return the codes after a pass; after the first one, kept rows are where they were."""
+        if step != 1:
+            return stored
+        fitted = self.fitted
+        return PlantedCodes(self.matrix, self.changes, fitted.leaves, fitted.ends, stored)
+
     def step_of(self, state: Updating) -> int:
         """Return the number of the codes after the last pass."""
         return 0 if state.growth is None else state.growth.step
@@ -308,7 +352,7 @@ class Update(Method[Updating]):
             where=self.where,
         )
         try:
-            placed = place_all(matrix, planting, "placing new rows")
+            placed = place_added(matrix, planting, "placing new rows")
         except InputError as error:
             if not error.where.startswith(self.where):
                 raise
@@ -322,11 +366,14 @@ class Update(Method[Updating]):
             "taking out deleted rows",
         )
         stats = tree.statistics[: tree.n_leaves] + placed.added - removed
-        stats[placed.sizes == 0] = 0.0
-        assert (stats[:, 0] == placed.sizes).all(), "every row is in one leaf"
+        n_rows = stats[:, 0].astype(np.int64)
+        stats[n_rows == 0] = 0.0
+        assert n_rows.sum() == matrix.shape[0], "every row is in one leaf"
+        first_rows = first_kept_rows(fitted.first_rows, fitted.leaves, self.changes)
+        np.minimum(first_rows, placed.first_rows, out=first_rows)
         baseline = replace(fitted.baseline, since=fitted.baseline.since + placed.scores)
         drift = find_drift(tree.structure, baseline, placed.scores, self.rules.threshold)
-        sizes = tree.structure.sum_up(placed.sizes)
+        sizes = tree.structure.sum_up(n_rows)
         share = float(sizes[drift.reopened].sum() / sizes[-1])
         refit = self._refit(drift, share)
         nodes = drift.reopened[sizes[drift.reopened] > 0]
@@ -337,7 +384,7 @@ class Update(Method[Updating]):
             tree.structure,
             fitted.ends,
             nodes[:0] if refit else nodes,
-            {"sizes": placed.sizes, "first_rows": placed.first_rows, "stats": stats},
+            {"sizes": n_rows, "first_rows": first_rows, "stats": stats},
             self._settings.sample_size,
         )
         report = self._report(drift, baseline, placed.scores, sizes, share)

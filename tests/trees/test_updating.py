@@ -11,6 +11,7 @@ import pytest
 
 import distclust
 from distclust import EMBHC, RandomizedBHC, engine
+from distclust.store import row_labels
 from distclust.store.changes import changes_between
 from distclust.store.results import ResultsStore
 from distclust.store.stored_matrix import StoredMatrix
@@ -146,6 +147,25 @@ def test_update__rows_of_unchanged_blocks_keep_their_labels(corpus):
     delete(corpus.place, [64, 65])
     after = np.asarray(corpus.update().labels_)
     np.testing.assert_array_equal(after[: len(before) - 2], np.delete(before, [64, 65]))
+
+
+@pytest.mark.parametrize(("deleted", "n_taken"), [([], 30), ([250], 2), ([3], 0)])
+def test_update__chunks_of_unchanged_rows_are_those_of_the_version_before(
+    tmp_path, monkeypatch, deleted, n_taken
+):
+    monkeypatch.setattr(row_labels, "LABEL_CHUNK", 100)
+    corpus = Corpus(tmp_path)
+    before = corpus.version.id
+    append(corpus.place, separated(150, 5))
+    if deleted:
+        delete(corpus.place, deleted)
+    model = corpus.update()
+    assert_follows_rows(corpus, model)
+    versions = tmp_path / "results" / "versions"
+    for folder in ("labels", "leaves"):
+        old, new = (versions / name / folder / "c" for name in (before, corpus.version.id))
+        same = [i for i in range(30) if (old / str(i)).samefile(new / str(i))]
+        assert same == list(range(n_taken))
 
 
 def test_update__reads_only_blocks_that_changed(tmp_path, monkeypatch):
