@@ -7,6 +7,7 @@ made one; else work runs in process. Nothing here is imported from Dask until it
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import sys
 import warnings
 from collections.abc import Iterator
@@ -264,10 +265,12 @@ def _start_local(
     import dask
     from distributed import Client, LocalCluster
 
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        sys.exit("connect('local'): called by a worker, which runs the script as it starts.")
     n_threads = threads or 1
     n_workers = workers or max(1, allowed_cores() // n_threads)
     has_dashboard = importlib.util.find_spec("bokeh") is not None
-    with own_settings():
+    with own_settings(), _starting():
         cluster = LocalCluster(
             n_workers=n_workers,
             threads_per_worker=n_threads,
@@ -282,6 +285,20 @@ def _start_local(
     keep_workers_alive(cluster)
     client = Client(cluster, direct_to_workers=True)  # all on this machine: no detour
     return Session("local", client, cluster, has_dashboard=has_dashboard)
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """Say in a sentence that workers do not start, and what most often is the cause."""
+    try:
+        yield
+    except RuntimeError as error:
+        hint = (
+            "Put what a script does below `if __name__ == '__main__':`, since every worker runs "
+            "the script. If it is there, see what the workers said."
+        )
+        got = f"none: {error}".rstrip(".")
+        raise ClusterError("connect('local')", "workers to start", got, hint) from None
 
 
 def _join(address: str, timeout: float) -> Session:

@@ -40,10 +40,19 @@ def worker_facts(client: Any) -> dict[str, dict[str, Any]]:
 
 def list_threads(client: Any) -> list[str]:
     """Return the address of every thread's worker, all workers before any comes again."""
-    with asking_scheduler():
-        threads: dict[str, int] = client.nthreads()
+    threads = _threads_of_workers(client)
     rounds = range(max(threads.values(), default=0))
     return [address for i in rounds for address, n in sorted(threads.items()) if i < n]
+
+
+def _threads_of_workers(client: Any) -> dict[str, int]:
+    """Return how many threads every worker has, by address."""
+    if is_started_here(client):
+        scheduler = client.cluster.scheduler  # in this process: no need to ask, and to wait
+        if scheduler.status.name == "running":
+            return {worker.address: worker.nthreads for worker in list(scheduler.workers.values())}
+    with asking_scheduler():
+        return dict(client.nthreads())
 
 
 def check_worker_memory(needed_bytes: float, where: str, what: str) -> None:

@@ -215,8 +215,8 @@ def run_sweep(matrix: Matrix, task: Task, stage: str, *, is_brief: bool = False)
 
 
 def fold_candidates(parts: list[Candidates], want: Indices) -> list[Candidates]:
-    """Keep what is held bounded: trim once it has grown to twice what is wanted."""
-    if sum(map(len, parts)) > 2 * int(want.sum()) + 1024:
+    """Keep what is held bounded: trim once it has grown to four times what is wanted."""
+    if sum(map(len, parts)) > 4 * int(want.sum()) + 1024:
         return [join(parts).trimmed(want)]
     return parts
 

@@ -85,6 +85,19 @@ def test_connect__tls_without_certificates_is_refused_at_once():
 
 
 @pytest.mark.cluster
+def test_connect__a_script_that_its_workers_would_run_is_told_so(tmp_path):
+    script = tmp_path / "unguarded.py"
+    script.write_text("import distclust\ndistclust.connect('local', workers=1)\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "called by a worker, which runs the script" in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "connect('local'): expected workers to start, got none" in last
+    assert "below `if __name__ == '__main__':`" in last
+    assert len(done.stderr.splitlines()) < 25
+
+
+@pytest.mark.cluster
 def test_connect__joins_a_running_cluster(local_client):
     address = local_client.scheduler.address
     with engine.connect(address) as session:
