@@ -49,6 +49,11 @@ class Changes:
         return self.n_after - self.n_kept
 
     @property
+    def n_unmoved(self) -> int:
+        """How many rows, the first ones, are numbered as before."""
+        return int(self.deleted[0]) if len(self.deleted) else self.n_before
+
+    @property
     def is_nothing(self) -> bool:
         """Whether the rows are the same."""
         return self.n_added == 0 and len(self.deleted) == 0

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from distclust.errors import InputError, StoreError
 from distclust.store.arrays import METADATA, ArraySpec, ChunkTable, StoredArray
+from distclust.store.changes import Changes
 from distclust.store.codecs import Chain, Crc32c, Zstd
 from distclust.store.codes import Codes, SpanBounds, read_range
 from distclust.store.drafts import Draft, DraftPlace
@@ -171,19 +172,6 @@ def adopt_labels(draft: Draft, spec: LabelsSpec, chunks: Iterable[tuple[int, Fil
     draft.write(f"{spec.folder}/{METADATA}", encode_json(spec.array.metadata()))
 
 
-def take_over_labels(draft: Draft, spec: LabelsSpec, before: StoredLabels, n_rows: int) -> None:
-    """Give the draft the chunks of another version that hold the first `n_rows` rows only.
-
-    Their labels are to be the same. Nothing is read; if the arrays are laid out differently,
-    nothing is taken.
-    """
-    if not before.is_like(spec):
-        return
-    known = range(n_rows // spec.array.chunks[0])
-    names = {spec.chunk_name(i): f"{before.folder}/{spec.array.key(i)}" for i in known}
-    draft.take_over(read_version(before.objects, before.version_id), names)
-
-
 class StoredLabels:
     """Reads the labels in a version, each chunk checked against the seal; thread-safe.
 
@@ -290,6 +278,42 @@ class StoredLabels:
             raise StoreError(where, expected, f"{len(found):,} of them", hint)
         table = ChunkTable.of([(each.size, bytes.fromhex(each.checksum)) for each in found])
         return StoredArray(self.objects, folder, spec, table)
+
+
+@dataclass(frozen=True, eq=False)
+class KeptLabels:
+    """Labels of an earlier generation, for the rows that are still there; pickles as names.
+
+    Attributes
+    ----------
+    labels
+        Of all rows of the earlier generation.
+    changes
+        What became of them.
+    """
+
+    labels: StoredLabels
+    changes: Changes
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the labels of those of the rows ``[start, stop)`` that were there before."""
+        rows = self.changes.rows_before(start, stop)
+        if len(rows) == 0:
+            return rows
+        found = self.labels.read(int(rows[0]), int(rows[-1]) + 1)
+        return np.asarray(found[rows - rows[0]], np.int64)
+
+    def take_over(self, draft: Draft, spec: LabelsSpec) -> None:
+        """Give a draft the chunks whose rows are all numbered as before.
+
+        Their labels are to be the same. Nothing is read; if the arrays are laid out differently,
+        nothing is taken.
+        """
+        known = self.labels
+        if known.is_like(spec):
+            chunks = range(self.changes.n_unmoved // spec.array.chunks[0])
+            names = {spec.chunk_name(i): f"{known.folder}/{spec.array.key(i)}" for i in chunks}
+            draft.take_over(read_version(known.objects, known.version_id), names)
 
 
 def _parse(document: bytes, where: str) -> ArraySpec:

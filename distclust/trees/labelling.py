@@ -19,13 +19,12 @@ import numpy.typing as npt
 from distclust.engine import map_ordered
 from distclust.errors import InputError, StoreError
 from distclust.store import Matrix
-from distclust.store.changes import Changes
 from distclust.store.drafts import Draft, DraftPlace
 from distclust.store.objects import checksum
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import (
+    KeptLabels,
     LabelsSpec,
-    StoredLabels,
     adopt_labels,
     unwritten_chunks,
     write_values_chunk,
@@ -137,23 +136,6 @@ def label_store(
             return publish_labels(draft, how, model.n_clusters_, rows)
 
 
-@dataclass(frozen=True, eq=False)
-class KeptLabels:
-    """Labels that the same model gave before, for the rows that are still there."""
-
-    labels: StoredLabels
-    changes: Changes
-
-    def read(self, start: int, stop: int) -> Indices:
-        """Return the labels of those of the rows ``[start, stop)`` that were there before."""
-        rows = self.changes.rows_before(start, stop)
-        if len(rows) == 0:
-            return rows
-        found = self.labels.read(int(rows[0]), int(rows[-1]) + 1)
-        labels: Indices = found[rows - rows[0]].astype(np.int64)
-        return labels
-
-
 def publish_labels(
     draft: Draft,
     placing: Placing,
@@ -217,6 +199,8 @@ def _write_all(
 ) -> Indices:
     """Write the chunks that are missing and describe the array; return counts a label."""
     spec = LabelsSpec(matrix.shape[0], n_clusters)
+    if kept is not None:
+        kept.take_over(draft, spec)
     missing = set(unwritten_chunks(draft, spec))
     found: dict[int, Written] = {}
     for index in range(spec.n_chunks):

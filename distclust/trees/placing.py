@@ -18,7 +18,7 @@ from distclust.families import Family
 from distclust.store import Column, Matrix, profile_block
 from distclust.store.changes import Changes
 from distclust.store.codes import CodeArray, Codes
-from distclust.store.row_labels import StoredLabels
+from distclust.store.row_labels import KeptLabels, StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.trees import _filter_numerics as numerics
 from distclust.trees.drift import Moments, new_scores
@@ -40,9 +40,7 @@ class Planting:
     router, leaf_of_end, end_of_leaf
         The tree before, and its leaves as ends of the router.
     leaves
-        Leaf of every row before.
-    changes
-        Which rows are kept, and which are new.
+        Leaf of every row before, and which rows are kept.
     reference
         Statistics against which new rows are scored, shape (n_leaves, p).
     after
@@ -56,8 +54,7 @@ class Planting:
     router: Router
     leaf_of_end: Indices
     end_of_leaf: Indices
-    leaves: StoredLabels
-    changes: Changes
+    leaves: KeptLabels
     reference: Floats
     after: Codes
     where: str
@@ -87,7 +84,7 @@ def place_added(matrix: Matrix, planting: Planting, stage: str) -> Placed:
     n_leaves = len(planting.reference)
     first_rows, scores = np.full(n_leaves, NOWHERE), Moments.none(n_leaves)
     added = np.zeros(planting.reference.shape)
-    skip = range(_n_kept_spans(matrix, planting.changes))
+    skip = range(_n_kept_spans(matrix, planting.leaves.changes))
     for part in map_spans(_place_span, matrix, planting, stage=stage, skip=skip):
         np.minimum(first_rows, part.first_rows, out=first_rows)
         planting.after.collect(part.index, part.kept)
@@ -116,10 +113,10 @@ class _PlacedSpan:
 def _place_span(span: Span, planting: Planting) -> _PlacedSpan:
     """Place the rows of a span; runs where they are."""
     n_leaves = len(planting.reference)
-    n_old = max(0, min(span.stop, planting.changes.n_kept) - span.start)
+    n_old = max(0, min(span.stop, planting.leaves.changes.n_kept) - span.start)
     leaves = np.empty(span.stop - span.start, np.int64)
     end_of_old = span.start + n_old
-    leaves[:n_old] = _leaves_before(planting.leaves, planting.changes, span.start, end_of_old)
+    leaves[:n_old] = planting.leaves.read(span.start, end_of_old)
     added, scores = np.zeros(planting.reference.shape), Moments.none(n_leaves)
     blocks = list(span)
     ends = [rows.start for rows in blocks[1:]] + [span.stop]
@@ -140,23 +137,14 @@ def _place_span(span: Span, planting: Planting) -> _PlacedSpan:
     return _PlacedSpan(span.index, kept, first_rows, added, scores)
 
 
-def _leaves_before(leaves: StoredLabels, changes: Changes, start: int, stop: int) -> Indices:
-    """Return the leaves of kept rows ``[start, stop)``, as they were."""
-    rows = changes.rows_before(start, stop)
-    if len(rows) == 0:
-        return rows
-    found = leaves.read(int(rows[0]), int(rows[-1]) + 1)
-    return np.asarray(found[rows - rows[0]], np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class PlantedCodes(Codes):
     """The end of every row after `place_added`; pickles as names only.
 
     Attributes
     ----------
-    matrix, changes
-        The rows as they are now, and which of them are new.
+    matrix
+        The rows as they are now.
     leaves, end_of_leaf
         Leaf of every row before, and its end.
     placed
@@ -164,18 +152,16 @@ class PlantedCodes(Codes):
     """
 
     matrix: StoredMatrix
-    changes: Changes
-    leaves: StoredLabels
+    leaves: KeptLabels
     end_of_leaf: Indices
     placed: Codes
 
     def read(self, span: int) -> CodeArray:
         """Return the codes of a span; of kept rows, from the version before."""
         start, stop = span_bounds(self.matrix, span)
-        if stop > self.changes.n_kept:
+        if stop > self.leaves.changes.n_kept:
             return self.placed.read(span)
-        leaves = _leaves_before(self.leaves, self.changes, start, stop)
-        return self.end_of_leaf[leaves].astype(np.int32)
+        return self.end_of_leaf[self.leaves.read(start, stop)].astype(np.int32)
 
     def keep(self, span: int, codes: npt.ArrayLike) -> CodeArray | None:
         """Keep the codes of a span with added rows."""
@@ -190,18 +176,17 @@ class PlantedCodes(Codes):
         self.placed.remove()
 
 
-def first_kept_rows(first_rows: Indices, leaves: StoredLabels, changes: Changes) -> Indices:
+def first_kept_rows(first_rows: Indices, before: KeptLabels) -> Indices:
     """Return the number now of the first kept row of each leaf, `NOWHERE` without any.
 
     Parameters
     ----------
     first_rows
         Number of the first row of each leaf before, shape (n_leaves,).
-    leaves
-        Leaf of every row before; read only if a first row was deleted.
-    changes
-        Which rows are kept.
+    before
+        Leaf of every row before, and which rows are kept; read only if a first row is not.
     """
+    leaves, changes = before.labels, before.changes
     is_known = first_rows != NOWHERE
     is_gone = is_known & np.isin(first_rows, changes.deleted)
     now = first_rows - np.where(is_known, np.searchsorted(changes.deleted, first_rows), 0)

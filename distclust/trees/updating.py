@@ -29,7 +29,7 @@ from distclust.store.changes import Changes, changes_between
 from distclust.store.codes import Codes, RenamedCodes
 from distclust.store.drafts import Draft
 from distclust.store.results import ResultsStore
-from distclust.store.row_labels import LabelsSpec, StoredLabels, take_over_labels
+from distclust.store.row_labels import KeptLabels, LabelsSpec, StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.store.versions import Version
 from distclust.trees import growing
@@ -209,12 +209,11 @@ def _take_over_labels(
     draft: Draft,
 ) -> None:
     """Take over the chunks of rows that are where they were, in the leaves that they were in."""
-    n_same = int(changes.deleted[0]) if len(changes.deleted) else changes.n_before
-    n_leaves = model.tree_.n_leaves
-    take_over_labels(draft, LabelsSpec(changes.n_after, n_leaves, LEAVES), fitted.leaves, n_same)
+    n_rows, n_leaves = changes.n_after, model.tree_.n_leaves
+    KeptLabels(fitted.leaves, changes).take_over(draft, LabelsSpec(n_rows, n_leaves, LEAVES))
     if np.array_equal(model._label_of_leaf, fitted.model._label_of_leaf):
         labels = StoredLabels(store.objects, fitted.version_id)
-        take_over_labels(draft, LabelsSpec(changes.n_after, model.n_clusters_), labels, n_same)
+        KeptLabels(labels, changes).take_over(draft, LabelsSpec(n_rows, model.n_clusters_))
 
 
 def forget_update(
@@ -302,6 +301,10 @@ class Update(Method[Updating]):
     where: str
 
     @property
+    def _leaves(self) -> KeptLabels:
+        return KeptLabels(self.fitted.leaves, self.changes)
+
+    @property
     def _settings(self) -> Settings:
         model = self.fitted.model
         method = model._method(len(model._columns), self.where)
@@ -328,8 +331,7 @@ class Update(Method[Updating]):
         """Return the codes after a pass; after the first one, kept rows are where they were."""
         if step != 1:
             return stored
-        fitted = self.fitted
-        return PlantedCodes(self.matrix, self.changes, fitted.leaves, fitted.ends, stored)
+        return PlantedCodes(self.matrix, self._leaves, self.fitted.ends, stored)
 
     def step_of(self, state: Updating) -> int:
         """Return the number of the codes after the last pass."""
@@ -345,8 +347,7 @@ class Update(Method[Updating]):
             router=model._router,
             leaf_of_end=model._leaf_of_end,
             end_of_leaf=fitted.ends,
-            leaves=fitted.leaves,
-            changes=self.changes,
+            leaves=self._leaves,
             reference=fitted.baseline.reference,
             after=codes_for(1),
             where=self.where,
@@ -369,7 +370,7 @@ class Update(Method[Updating]):
         n_rows = stats[:, 0].astype(np.int64)
         stats[n_rows == 0] = 0.0
         assert n_rows.sum() == matrix.shape[0], "every row is in one leaf"
-        first_rows = first_kept_rows(fitted.first_rows, fitted.leaves, self.changes)
+        first_rows = first_kept_rows(fitted.first_rows, self._leaves)
         np.minimum(first_rows, placed.first_rows, out=first_rows)
         baseline = replace(fitted.baseline, since=fitted.baseline.since + placed.scores)
         drift = find_drift(tree.structure, baseline, placed.scores, self.rules.threshold)

@@ -8,10 +8,12 @@ import zarr
 
 from distclust.errors import ConflictError, InputError, StoreError
 from distclust.store import row_labels
+from distclust.store.changes import Changes
 from distclust.store.codes import StoredCodes, spans_between
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import (
     LABEL_CHUNK,
+    KeptLabels,
     LabelsSpec,
     StoredLabels,
     adopt_labels,
@@ -360,4 +362,34 @@ def test_labels__a_worker_of_a_process_that_was_replaced_writes_nothing(store):
         with pytest.raises(ConflictError):
             write_values_chunk(0, late, spec, EXPECTED[5:10])
     np.testing.assert_array_equal(StoredLabels(store.url, version.id).read(0, 5), EXPECTED[:5])
+    assert store.verify() == []
+
+
+# ---- rows of an earlier generation ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deleted", "n_labels", "taken"),
+    [([], 7, [0, 1, 2, 3]), ([21, 30], 7, [0, 1]), ([0], 7, []), ([], 300, [])],
+    ids=["all kept", "some deleted", "all moved", "of another type"],
+)
+def test_kept__chunks_of_rows_that_did_not_move_are_taken_over(store, deleted, n_labels, taken):
+    known = publish(store, EXPECTED[:44])
+    n_after = 44 - len(deleted) + 20
+    kept = KeptLabels(known, Changes(44, n_after, np.array(deleted, np.int64)))
+    spec = LabelsSpec(n_after, n_labels)
+    with store.begin("labels", {"later": True}, 0, "fingerprint") as draft:
+        kept.take_over(draft, spec)
+        missing = unwritten_chunks(draft, spec)
+        assert sorted({*range(spec.n_chunks)} - {*missing}) == taken
+        labels = np.concatenate([kept.read(0, n_after), np.arange(20) % 7])
+        np.testing.assert_array_equal(labels[:-20], np.delete(EXPECTED[:44], deleted))
+        parts = (labels[slice(*spec.chunk_bounds(i))] for i in missing)
+        entries = [
+            (i, write_values_chunk(i, draft.place(), spec, part))
+            for i, part in zip(missing, parts, strict=True)
+        ]
+        adopt_labels(draft, spec, entries)
+        version = draft.publish()
+    np.testing.assert_array_equal(StoredLabels(store.url, version.id).read(0, n_after), labels)
     assert store.verify() == []

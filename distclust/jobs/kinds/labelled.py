@@ -30,11 +30,11 @@ from distclust.jobs.kinds.base import (
 from distclust.jobs.kinds.scores import Scores
 from distclust.store.changes import Changes, changes_between
 from distclust.store.results import ResultsStore
-from distclust.store.row_labels import StoredLabels
+from distclust.store.row_labels import KeptLabels, StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.store.versions import Version
 from distclust.trees.drift import Baseline, Moments, describe, find_drift
-from distclust.trees.labelling import KIND, KeptLabels, Placing, publish_labels
+from distclust.trees.labelling import KIND, Placing, publish_labels
 from distclust.trees.structure import Structure
 
 Labels = npt.NDArray[np.int64]
