@@ -90,7 +90,7 @@ class BlockedColumns(HostRole):
         self, place: Place, member: int, state: HostStream, order: Int32s
     ) -> tuple[HostStream, LogLikelihoods]:
         """Draw the distributions of these bases' labels, and weigh all rows."""
-        labels = place.labels(member)
+        labels = place.labels_of_rows(member, len(order))
         pseudo = np.repeat(betas_of(self.beta, labels.n_labels) / labels.n_labels, labels.n_labels)
         counts = _counts(labels, order, self.n_sticks)
         log_theta = _log_dirichlet_draw(counts + pseudo[:, None], labels, state.generator)

@@ -29,7 +29,7 @@ from distclust.ensembles.bayesian_ensemble import (
     BayesianFit,
     VariationalOptions,
 )
-from distclust.ensembles.label_rows import Floats, LabelRows, normalised_by_base
+from distclust.ensembles.label_rows import Floats, Integers, LabelRows, normalised_by_base
 from distclust.ensembles.multinomial_mixture import (
     EMOptions,
     MixtureFit,
@@ -99,6 +99,37 @@ class Place:
             if member not in self._read:
                 self._read[member] = self._parts[member].read()
             return self._read[member]
+
+    def labels_of_rows(self, member: int, n_rows: int) -> LabelRows:
+        """Return the part of a member that holds bases of all rows.
+
+        Raises
+        ------
+        InputError
+            If it has another number of rows. Compiled loops would not notice.
+        """
+        found = self.labels(member)
+        if found.n_rows != n_rows:
+            expected, got = f"{n_rows:,} rows, as on all hosts", f"{found.n_rows:,}"
+            hint = "Give every host all rows, in the same order; -1 where a base has no label."
+            raise InputError(f"labels of host {member}", expected, got, hint)
+        return found
+
+    def labels_of_bases(self, member: int, n_labels: Integers) -> LabelRows:
+        """Return the part of a member that holds some rows of all bases.
+
+        Raises
+        ------
+        InputError
+            If its bases are others. Compiled loops would not notice.
+        """
+        found = self.labels(member)
+        if not np.array_equal(found.n_labels, n_labels):
+            expected = f"bases of {n_labels.tolist()} labels, as on all hosts"
+            hint = "Pass the largest number of labels of each base, the same for every host."
+            got = str(found.n_labels.tolist())
+            raise InputError(f"labels of host {member}", expected, got, hint)
+        return found
 
 
 class HostRole(Role[Any]):

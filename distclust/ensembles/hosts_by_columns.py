@@ -93,7 +93,7 @@ class MixtureColumns(HostRole):
         self, place: Place, member: int, state: HostTables, order: Floats
     ) -> tuple[HostTables, SaidOfRows]:
         """Do the M step for these bases, and their part of the E step."""
-        labels = place.labels(member)
+        labels = place.labels_of_rows(member, len(order))
         theta = tables_of(labels, order, self.epsilon)
         sums = np.zeros_like(order)
         add_label_logs(labels.codes, labels.offsets, logs_of(theta), sums)
@@ -219,7 +219,7 @@ class BayesianColumns(HostRole):
         self, place: Place, member: int, state: HostTables, order: Pass
     ) -> tuple[HostTables, SaidOfRows]:
         """Find phi of these bases' labels, and set their distributions."""
-        labels = place.labels(member)
+        labels = place.labels_of_rows(member, len(order.memberships))
         if order.step < 0:
             theta = tables_of(labels, order.memberships, self.epsilon)
             return HostTables(theta), SaidOfRows(NOTHING, NOTHING, 0.0)

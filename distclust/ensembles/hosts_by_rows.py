@@ -98,6 +98,7 @@ class MixtureRows(HostRole):
     """Hosts of EM that hold rows."""
 
     parts: tuple[Part, ...]
+    n_labels: Array
     seed: int
 
     state_type = HostRows
@@ -110,7 +111,7 @@ class MixtureRows(HostRole):
         self, place: Place, member: int, state: HostRows, order: Parameters
     ) -> tuple[HostRows, Expected]:
         """Do the E step of these rows."""
-        labels = place.labels(member)
+        labels = place.labels_of_bases(member, self.n_labels)
         if order.step < 0:
             first = random_memberships(labels.n_rows, len(order.shares), self.seed, member)
             counts, sizes, objective = counts_of(labels, first), labels.weights @ first, 0.0
@@ -180,7 +181,7 @@ def fit_mixture_by_rows(
     """
     check_parts(parts, n_components)
     plan = MixtureByRows(np.asarray(n_labels, np.int64), n_components, options)
-    role = MixtureRows(tuple(parts), seed)
+    role = MixtureRows(tuple(parts), plan.n_labels, seed)
     with Crew(role, len(parts), name="mixture by rows", vault=vault) as crew:
         return mixture_fit(crew.follow(plan), options)
 
@@ -193,6 +194,7 @@ class BayesianRows(HostRole):
     """Hosts of variational Bayes that hold rows and their Dirichlet parameters."""
 
     parts: tuple[Part, ...]
+    n_labels: Array
     seed: int
     inner: int
 
@@ -206,7 +208,7 @@ class BayesianRows(HostRole):
         self, place: Place, member: int, state: HostRows, order: Parameters
     ) -> tuple[HostRows, Expected]:
         """Do passes over the memberships of these rows."""
-        labels = place.labels(member)
+        labels = place.labels_of_bases(member, self.n_labels)
         n, nothing = labels.n_objects, np.empty(0)
         if order.step > 0:
             return state, Expected(NOTHING, nothing, 0.0, n, state.previous)
@@ -278,7 +280,7 @@ def fit_bayesian_by_rows(
     check_parts(parts, n_components)
     a = prior_of(prior, n_components)
     plan = BayesianByRows(np.asarray(n_labels, np.int64), a, options)
-    role = BayesianRows(tuple(parts), seed, options.inner)
+    role = BayesianRows(tuple(parts), plan.n_labels, seed, options.inner)
     with Crew(role, len(parts), name="Bayesian ensemble by rows", vault=vault) as crew:
         found = crew.follow(plan)
     return bayesian_fit(found, found.memberships, options)

@@ -159,6 +159,27 @@ def test_bad_parts__get_a_sentence():
         sample_by_columns([], N)
 
 
+@pytest.mark.parametrize("n_rows", [N - 1, N + 1])
+def test_parts_of_other_rows__are_refused(n_rows, anywhere):
+    short = [*by_columns()[:1], ArrayPart(LABELS.columns(slice(2, 3)).rows(slice(0, N - 5)))]
+    for parts, n in ((by_columns(), n_rows), (short, N)):
+        with pytest.raises(InputError, match=r"labels of host \d: expected .* rows, as on all"):
+            hosts_by_columns.fit_mixture_by_columns(parts, n, 3, options=EM)
+        with pytest.raises(InputError, match=r"labels of host \d: expected .* rows, as on all"):
+            hosts_by_columns.fit_bayesian_by_columns(parts, n, 3, 3, options=VB)
+        with pytest.raises(InputError, match=r"labels of host \d: expected .* rows, as on all"):
+            sample_by_columns(parts, n, n_chains=1, n_sweeps=3)
+
+
+def test_parts_of_other_bases__are_refused(anywhere):
+    parts = [*by_rows()[:2], ArrayPart(LABELS.rows(slice(55, N)).columns(slice(0, 2)))]
+    for n_labels, wrong in ((SIZES, parts), (np.add(SIZES, 1), by_rows()), (SIZES[:2], by_rows())):
+        with pytest.raises(InputError, match=r"labels of host \d: expected bases of"):
+            hosts_by_rows.fit_mixture_by_rows(wrong, n_labels, 3, options=EM)
+        with pytest.raises(InputError, match=r"labels of host \d: expected bases of"):
+            hosts_by_rows.fit_bayesian_by_rows(wrong, n_labels, 3, options=VB)
+
+
 # ---- the Dirichlet-process ensemble -----------------------------------------------------------
 
 
