@@ -72,6 +72,23 @@ def test_run__nothing_new_publishes_nothing(corpus):
     assert open_store(f"{corpus.out}/rows.zarr").generation == 1
 
 
+def test_run__files_that_changed_and_give_the_same_rows_publish_nothing(corpus):
+    corpus.run()
+    state = corpus.state()
+    path = corpus.inbox / "night000.csv"
+    header, *lines = path.read_text().splitlines(keepends=True)
+    path.write_text(header + "".join(reversed(lines)))
+    (corpus.inbox / "empty.csv").write_text(header)
+    record = corpus.run()
+    assert record.outcome == "nothing new"
+    assert (record.input.files.new, record.input.files.changed) == (1, 1)
+    assert corpus.state() == state
+    assert corpus.run().input.files.unchanged == 2  # they are not read again
+    corpus.bring(1)
+    record = corpus.run()
+    assert (record.outcome, record.input.rows.added) == ("published", 40)
+
+
 def test_run__a_touched_file_is_hashed_once(corpus):
     corpus.run()
     path = corpus.inbox / "night000.csv"
