@@ -86,11 +86,13 @@ def _say_run(record: Record, common: Common) -> None:
 
 
 def _say_plan(job: Job, wish: Any, common: Common) -> None:
+    from distclust.jobs.ledger import JobLedger
     from distclust.jobs.running import plan_run
     from distclust.jobs.runs import check_job
     from distclust.report.terminal import print_facts
+    from distclust.store.objects import open_objects
 
-    check_job(job)
+    check_job(job, JobLedger(open_objects(job.out)).published())
     plan = plan_run(job, wish)
     if common.as_json:
         print_json({"command": "plan", **plan})

@@ -213,16 +213,20 @@ def _check_known(
     digest = None if known is None else known.digest
     if survey.against != (digest or "") or present_inventory(place) != digest:
         raise _other_store(os.fspath(place))
-    if known is not None and plain(known.reading) != told:
-        differing = [
-            name
-            for name in {**known.reading, **told}
-            if plain(known.reading).get(name) != told.get(name)
-        ]
-        before = {name: known.reading.get(name) for name in differing}
-        got = {name: told.get(name) for name in differing}
+    if known is not None:
+        check_reading(known, told, "reading")
+
+
+def check_reading(known: Inventory, reading: Mapping[str, Any], where: str) -> None:
+    """Refuse options by which the rows that are there were not read."""
+    before, told = plain(known.reading), plain(reading)
+    differing = [name for name in {**before, **told} if before.get(name) != told.get(name)]
+    if differing:
+        was = {name: before.get(name) for name in differing}
+        got = str({name: told.get(name) for name in differing})
+        expected = f"the options of the rows that are there, {was}"
         hint = "Restore them, or give the job another place to start anew."
-        raise InputError("reading", f"the options of the rows that are there, {before}", got, hint)
+        raise InputError(where, expected, got, hint)
 
 
 def _other_store(url: str) -> ConflictError:

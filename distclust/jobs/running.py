@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from distclust.errors import InputError, StoreError
 from distclust.jobs import record as records
 from distclust.jobs.gates import judge_model, judge_rows
-from distclust.jobs.intake import MARK, Intake, bring_in, present_inventory
+from distclust.jobs.intake import MARK, Intake, bring_in, check_reading, present_inventory
 from distclust.jobs.inventory import Inventory, Survey, survey_input
 from distclust.jobs.jobfile import Job, Model, seconds
 from distclust.jobs.ledger import JobLedger, Lock, State
@@ -190,6 +190,8 @@ class Runner:
         if not self.job.source:
             return None
         known = None if head is None else self._inventory_of(head)
+        if known is not None:
+            check_reading(known, self.job.input.reading, f"{self.job.path}: input.reading")
         form = self.job.input.reading.get("format")
         where = f"{self.job.path}: input.source"
         survey = survey_input(list(self.job.source), known, where=where, form=form)

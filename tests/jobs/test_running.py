@@ -89,6 +89,16 @@ def test_run__files_that_changed_and_give_the_same_rows_publish_nothing(corpus):
     assert (record.outcome, record.input.rows.added) == ("published", 40)
 
 
+def test_run__options_of_reading_that_changed_are_refused_even_if_no_file_did(corpus):
+    corpus.run()
+    text = corpus.path.read_text()
+    corpus.path.write_text(f'{text}\n[input.reading]\ndrop = ["f0"]\n')
+    with pytest.raises(InputError, match=r"input.reading: expected the options of the rows"):
+        corpus.run()
+    corpus.path.write_text(text)
+    assert corpus.run().outcome == "nothing new"
+
+
 def test_run__a_touched_file_is_hashed_once(corpus):
     corpus.run()
     path = corpus.inbox / "night000.csv"
