@@ -13,7 +13,10 @@ too small, so that of the old ones stands in for it where it is larger. At an in
 differences of its leaves are added up, weighted by their new rows, and their variances with the
 squares of the weights: a change in how many rows go to which cluster is no drift.
 
-Scores of old rows are measured once, on blocks chosen by hash, and kept with the tree.
+Scores of old rows are measured once, on blocks chosen by hash, and kept with the tree. Those of
+new rows add up from night to night, so that a slow drift is found, too; a node is reopened on a
+night that brings it rows. Where the lowest nodes that drifted are reopened, the nodes above them
+drifted with them: that is answered then, and what is left of it counts anew.
 """
 
 from __future__ import annotations
@@ -94,6 +97,10 @@ class Moments:
         is_known = chosen >= 0
         parts = (np.where(is_known, part[np.maximum(chosen, 0)], 0.0) for part in self.arrays)
         return Moments(*parts)
+
+    def without(self, groups: npt.NDArray[np.bool_]) -> Moments:
+        """Return those of no scores for some groups, the same for all others."""
+        return self.take(np.where(groups, -1, np.arange(len(groups))))
 
     @property
     def arrays(self) -> tuple[Floats, Floats, Floats]:
@@ -288,11 +295,14 @@ class Drift:
         Leaves with too few old rows to compare with, and enough new ones, shape (n_nodes,).
     reopened
         The lowest nodes that drifted, ascending.
+    is_answered
+        Leaves below a node that drifted and has a reopened one below it, shape (n_leaves,).
     """
 
     z: Floats
     is_outgrown: npt.NDArray[np.bool_]
     reopened: Indices
+    is_answered: npt.NDArray[np.bool_]
 
 
 def find_drift(
@@ -321,11 +331,16 @@ def find_drift(
     )
     with np.errstate(invalid="ignore"):
         has_drifted = (z > threshold) | is_outgrown
+    has_drifted &= structure.sum_up(latest.n) > 0
     is_above = np.zeros(structure.n_nodes, np.bool_)  # something below has drifted
     for node in range(structure.n_leaves, structure.n_nodes):
         children = structure.children(node)
         is_above[node] = (has_drifted[children] | is_above[children]).any()
-    return Drift(z, is_outgrown, np.flatnonzero(has_drifted & ~is_above))
+    is_answered = has_drifted & is_above
+    for node in range(structure.n_nodes - 1, structure.n_leaves - 1, -1):
+        is_answered[structure.children(node)] |= is_answered[node]
+    reopened = np.flatnonzero(has_drifted & ~is_above)
+    return Drift(z, is_outgrown, reopened, is_answered[: structure.n_leaves])
 
 
 def z_of_nodes(structure: Structure, old: Moments, new: Moments) -> Floats:

@@ -389,6 +389,7 @@ class Update(Method[Updating]):
             self._settings.sample_size,
         )
         report = self._report(drift, baseline, placed.scores, sizes, share)
+        baseline = replace(baseline, since=baseline.since.without(drift.is_answered))
         state = Updating(growth, baseline, nodes, report, refit)
         if refit or len(nodes) == 0:
             return state

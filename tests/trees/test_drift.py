@@ -157,6 +157,31 @@ def test_find_drift__sees_a_slow_change_by_all_rows_that_came():
     assert find_drift(structure, Baseline(np.ones((1, 1)), old, since), latest, 4.0).z[0] > 9.0
 
 
+def test_find_drift__a_node_without_new_rows_is_left_alone():
+    structure = Structure.from_merges(np.array([[0, 1]]))
+    old, since = moments((1000, 0.0), (1000, 0.0)), moments((50, -3.0), (50, 0.0))
+    baseline = Baseline(np.full((2, 1), 1e3), old, since)
+    for new, reopened in (((0, 0), []), ((0, 9), [2]), ((1, 0), [0])):
+        latest = moments(*((n, 0.0) for n in new))
+        assert find_drift(structure, baseline, latest, 4.0).reopened.tolist() == reopened
+
+
+def test_find_drift__what_drifted_with_a_reopened_node_is_answered():
+    structure = Structure.from_merges(np.array([[0, 1], [2, 3], [4, 5]]))
+    old = moments(*[(1000, 0.0)] * 4)
+    steep, flat = (50, -3.0), (50, 0.0)
+    for leaves, answered in (
+        ((steep, (3, -3.0), flat, flat), [True] * 4),  # the root drifted, too
+        ((steep, flat, (3000, 0.5), flat), [True, True, False, False]),  # but for better ones
+        ((flat, flat, flat, flat), [False] * 4),
+    ):
+        latest = moments(*leaves)
+        drift = find_drift(structure, Baseline(np.full((4, 1), 1e3), old, latest), latest, 4.0)
+        assert drift.is_answered.tolist() == answered
+        kept = latest.without(drift.is_answered)
+        assert kept.n.tolist() == np.where(answered, 0.0, latest.n).tolist()
+
+
 def test_moments__of_parts_add_up():
     rng = np.random.default_rng(0)
     scores, groups = rng.normal(size=500) * 3 + 7, rng.integers(0, 4, 500)

@@ -232,6 +232,22 @@ def test_update__a_new_cluster_is_found_and_the_rest_stays(tmp_path):
     np.testing.assert_array_equal(labels, model.predict(corpus.matrix))
 
 
+@pytest.mark.parametrize("night", ["one row is deleted", "ordinary rows come"])
+def test_update__a_drift_that_was_answered_is_no_reason_to_fit_the_next_night(tmp_path, night):
+    corpus = Corpus(tmp_path)
+    append(corpus.place, separated(30, 50))
+    append(corpus.place, separated(60, 60, range(20, 21)))  # some of them in leaves that stay
+    corpus.update()
+    assert corpus.version.metrics["update"]["n_reopened"] == 1
+    if night == "one row is deleted":
+        delete(corpus.place, [2999])
+    else:
+        append(corpus.place, separated(30, 70))
+    model = corpus.update()
+    assert corpus.version.metrics["update"]["n_reopened"] == 0
+    assert_follows_rows(corpus, model)
+
+
 def test_update__drift_of_many_rows_asks_for_a_fit(corpus):
     append(corpus.place, separated(3000, 6, range(20, 26)))
     with pytest.raises(RefitNeeded, match=r"fit worse than old ones in .* nodes? with \d+%"):
