@@ -13,6 +13,9 @@ from distclust.jobs.jobfile import Gates, ModelGate
 from distclust.jobs.record import Gate, RowCounts
 from distclust.store.matrix import Column
 
+# What tells how well a model fits, of trees, chains, and consensus by bounds or by EM.
+_EVIDENCE = ("log_evidence", "log_joint", "log_bound", "log_likelihood")
+
 
 def judge_rows(
     gates: Gates,
@@ -77,10 +80,14 @@ def judge_model(
 def _judge_evidence(
     gates: Gates, name: str, before: Mapping[str, Any], after: Mapping[str, Any]
 ) -> list[Gate]:
-    if not all(metrics.get("log_evidence") is not None for metrics in (before, after)):
+    both = (before, after)
+    known = (figure for figure in _EVIDENCE if all(m.get(figure) is not None for m in both))
+    figure = next(known, None)
+    if figure is None:
         return []
-    old, new = (float(m["log_evidence"]) / max(1, int(m["n_rows"])) for m in (before, after))
-    least = old - gates.max_evidence_drop * abs(old)
+    old, new = (float(m[figure]) / max(1, int(m["n_rows"])) for m in both)
+    # Densities may be near 1, and their logarithms near 0, by the units of the features alone.
+    least = old - gates.max_evidence_drop * max(abs(old), 1.0)
     expected = f"at least {least:.6g} nats a row (published: {old:.6g})"
     # Written so that not-a-number does not pass.
     return [Gate(f"{name}: evidence", expected, f"{new:.6g}", new >= least)]

@@ -121,7 +121,8 @@ class Gates(_Section, frozen=True):
     max_deleted
         Largest share of the published rows that may go in one run.
     max_evidence_drop
-        Largest drop of the log evidence a row against the published version, as a share.
+        Largest drop of the log evidence a row (of chains the log joint, of consensus its bound
+        or likelihood) against the published version, as a share of it, or of 1 if it is less.
     models
         `ModelGate` by name of a model.
     """

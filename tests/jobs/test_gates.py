@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 from distclust.jobs.gates import judge_model, judge_rows
 from distclust.jobs.jobfile import Gates, ModelGate
 from distclust.jobs.record import RowCounts
@@ -48,6 +50,21 @@ def test_judge_model__evidence_a_row():
     for evidence, names in ((-2199.0, []), (-2201.0, ["t: evidence"]), (math.nan, ["t: evidence"])):
         after = {"n_rows": 200, "log_evidence": evidence}
         assert failed(judge_model(gates, "t", 200, before, after)) == names
+
+
+@pytest.mark.parametrize("figure", ["log_evidence", "log_joint", "log_bound", "log_likelihood"])
+def test_judge_model__any_measure_of_fit_is_compared(figure):
+    before, after = {"n_rows": 10, figure: -100.0}, {"n_rows": 10, figure: -120.0}
+    assert failed(judge_model(Gates(), "t", 10, before, after)) == ["t: evidence"]
+    assert failed(judge_model(Gates(max_evidence_drop=0.3), "t", 10, before, after)) == []
+    assert failed(judge_model(Gates(), "t", 10, {"n_rows": 10, "log_other": 0.0}, after)) == []
+
+
+def test_judge_model__evidence_near_zero_may_move_a_little():
+    before = {"n_rows": 100, "log_evidence": 0.5}
+    for evidence, names in ((0.3, []), (-9.0, []), (-10.0, ["t: evidence"])):
+        after = {"n_rows": 100, "log_evidence": evidence}
+        assert failed(judge_model(Gates(), "t", 100, before, after)) == names
 
 
 def test_judge_model__a_first_version_has_no_evidence_to_keep():

@@ -116,8 +116,11 @@ class Labelled(Kind):
         assert before.labels_version is not None, "these models have labels of their own"
         labels_store = _labels_store(request)
         with labels_store.open_version(before.labels_version) as reader:
-            baseline = Baseline.from_arrays(reader.read_archive(BASELINE_FILE).arrays)
+            archive = reader.read_archive(BASELINE_FILE)
+        baseline = Baseline.from_arrays(archive.arrays)
         clusters = self.clusters(store, before.version, where)
+        scores = clusters.scores.restored(archive.meta, archive.arrays)
+        clusters = replace(clusters, scores=scores)
         with request.matrix.held():
             try:
                 latest = _score_added(request.matrix, changes, clusters)
@@ -170,8 +173,10 @@ def _label_all(request: Request, version: Version, clusters: Clusters) -> Versio
         with store.begin(**identity, run=run) as draft:
             if draft.is_sealed:
                 return draft.publish()
+    scores = clusters.scores.learned(request.matrix, clusters.labels, clusters.n_clusters)
+    clusters = replace(clusters, scores=scores)
     old = Moments.none(clusters.n_clusters)
-    shared = clusters.scores, clusters.labels, clusters.n_clusters
+    shared = scores, clusters.labels, clusters.n_clusters
     for part in map_blocks(_score_fitted, request.matrix, *shared, stage="measuring the fit"):
         old = old + part
     sizes = np.bincount(clusters.labels[clusters.labels >= 0], minlength=clusters.n_clusters)
@@ -191,7 +196,9 @@ def _write_labels(
     identity = _identity(request, version, before)
     with store.begin(**identity, run=store.find_run(**identity)) as draft:
         if not draft.is_sealed:
-            draft.write_archive(BASELINE_FILE, "Baseline", {}, baseline.to_arrays())
+            facts, arrays = clusters.scores.to_arrays()
+            arrays = {**baseline.to_arrays(), **arrays}
+            draft.write_archive(BASELINE_FILE, "Baseline", facts, arrays)
         placing = Placing(place_block, (clusters.scores,))
         return publish_labels(draft, placing, clusters.n_clusters, request.matrix, kept)
 
