@@ -76,6 +76,19 @@ def _check_shape(source: _Source, where: str, known: LabelMatrix | None) -> None
     if known is not None and source.n_bases != known.n_bases:
         expected = f"labels of {known.n_bases} bases, as in the fit"
         raise InputError(where, expected, source.n_bases, "Pass the same bases in their order.")
+    default = default_names(source.n_bases)
+    if (
+        known is not None
+        and source.names != known.names
+        and default
+        not in (
+            source.names,
+            known.names,
+        )
+    ):
+        expected = f"the bases of the fit, {', '.join(known.names)}, in this order"
+        got = ", ".join(source.names)
+        raise InputError(where, expected, got, "Choose the columns by these names.")
 
 
 def _read(source: _Source, where: str, known: LabelMatrix | None) -> LabelMatrix:

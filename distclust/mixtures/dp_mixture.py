@@ -408,6 +408,13 @@ class DPMixture(ChainEstimator, ClusterMixin, BaseEstimator):
             check_integer(self.truncation, f"{where}: truncation", at_least=2)
         if isinstance(self.concentration, str):
             check_choice(self.concentration, f"{where}: concentration", ("gamma", "gamma-mh"))
+            if self.concentration == "gamma-mh" and self.sampler != "collapsed":
+                raise InputError(
+                    f"{where}: concentration",
+                    f"'gamma' or a number with sampler={self.sampler!r}",
+                    "'gamma-mh'",
+                    "Blocked samplers have draws of their own; 'gamma' is exact.",
+                )
         else:
             check_real(self.concentration, f"{where}: concentration", above=0.0)
         if len(tuple(self.concentration_prior)) != 2:

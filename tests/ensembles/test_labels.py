@@ -163,6 +163,15 @@ def test_known_labels():
         as_labels([["q", "q"], [0, 2]], known=labels)
 
 
+def test_known_labels__named_bases_in_another_order_are_refused():
+    table = pd.DataFrame({"north": [0, 1, 1], "south": [1, 0, 1]})
+    labels = as_labels(table)
+    np.testing.assert_array_equal(as_labels(table, known=labels).codes, labels.codes)
+    np.testing.assert_array_equal(as_labels(table.to_numpy(), known=labels).codes, labels.codes)
+    with pytest.raises(InputError, match="north, south, in this order, got south, north"):
+        as_labels(table[["south", "north"]], known=labels)
+
+
 REFUSED: dict[str, tuple[Any, str]] = {
     "lengths": ([[0, 1, 1], [0, 1]], "3 labels in base 0 and 2 in base 1"),
     "negative": (np.array([[0, 1], [-2, 0], [1, 1]]), "-1 for missing labels, got -2 in row 1"),

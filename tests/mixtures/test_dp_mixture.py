@@ -347,6 +347,7 @@ def test_to_arviz__has_both_halves(fitted):
         ({"max_sweeps": 1}, "max_sweeps"),
         ({"concentration": -1.0}, "concentration"),
         ({"concentration": "beta"}, "concentration"),
+        ({"concentration": "gamma-mh", "sampler": "blocked-tdp"}, "draws of their own"),
         ({"concentration_prior": (1.0, 0.0)}, "rate"),
         ({"concentration_prior": (1.0,)}, "shape and rate"),
         ({"stop": "ess"}, "stop"),
