@@ -65,11 +65,11 @@ class Watch:
                 self.workers[child.pid] = max(self.workers.get(child.pid, 0), used)
 
 
-def warm_up(model: Any, scheduler: str) -> None:
+def warm_up(model: Any, scheduler: str, n_rows: int) -> None:
     """Load or compile all functions, here or on every worker, by a small fit."""
     random = np.random.default_rng(0)
     profiles = random.beta(0.5, 0.5, (20, 64))
-    rows = (random.random((40_000, 64)) < profiles[random.integers(0, 20, 40_000)]).astype(np.uint8)
+    rows = (random.random((n_rows, 64)) < profiles[random.integers(0, 20, n_rows)]).astype(np.uint8)
     for _ in range(2 if scheduler == "local" else 1):  # so that every worker has its share
         with tempfile.TemporaryDirectory() as folder:
             distclust.ingest(rows, f"{folder}/rows.zarr")
@@ -94,7 +94,7 @@ def main() -> None:
         place = {"workers": options.workers, "threads": 1, "memory_limit": None}
     shutil.rmtree(options.results, ignore_errors=True)
     with distclust.connect(where, **place), Watch(options.memory) as watch:
-        warm_up(kind, where)
+        warm_up(kind, where, min(40_000, distclust.open_store(options.store).shape[0]))
         model = kind(random_state=0, **options.parameters)
         with events.listen(watch.note):
             start = time.perf_counter()
