@@ -131,7 +131,7 @@ def test_plan__says_what_would_be_done_and_changes_nothing(corpus, capsys):
     assert run("run", corpus.path, "--plan") == 0
     printed = capsys.readouterr().out
     assert "1 new" in printed
-    assert "fit: there is none yet" in printed
+    assert "fit: It is fitted for the first time." in printed
     assert not Path(corpus.out).exists()
     assert run("run", corpus.path, "--quiet") == 0
     before = sorted(Path(corpus.out).rglob("*"))
@@ -139,8 +139,23 @@ def test_plan__says_what_would_be_done_and_changes_nothing(corpus, capsys):
     plan = document(capsys)
     assert plan["command"] == "plan"
     assert plan["is_up_to_date"] is True
-    assert plan["models"] == {"tree": "keep", "similar": "keep"}
+    assert plan["models"] == dict.fromkeys(("tree", "similar"), "keep: The rows are the same.")
     assert sorted(Path(corpus.out).rglob("*")) == before
+    corpus.bring(1)
+    assert run("run", corpus.path, "--plan", "--json") == 0
+    plan = document(capsys)
+    assert plan["is_up_to_date"] is False
+    assert plan["models"]["tree"].startswith("update: Rows go down the tree")
+    assert "more than 25% of the rows" in plan["models"]["tree"]
+    assert plan["models"]["similar"].startswith("update: Shards whose rows changed")
+    assert sorted(Path(corpus.out).rglob("*")) == before
+
+
+def test_help__of_run_tells_what_its_plan_tells_and_has_no_seed(capsys):
+    assert run("run", "--help") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--plan Print which files are new and what would become of each model" in printed
+    assert "--seed" not in printed  # models have theirs in the job file
 
 
 def test_init__writes_a_file_that_runs(tmp_path, capsys):

@@ -6,7 +6,13 @@ from typing import Any
 
 import click
 
-from distclust.cli.options import FILE, common_options, running_options, take_common
+from distclust.cli.options import (
+    FILE,
+    common_options,
+    running_options,
+    take_common,
+    telling_options,
+)
 
 
 @click.command()
@@ -14,7 +20,7 @@ from distclust.cli.options import FILE, common_options, running_options, take_co
 @click.option("--refit", multiple=True, metavar="MODEL", help="Fit a model anew, whatever is new.")
 @click.option("--accept", is_flag=True, help="Publish even if gates fail.")
 @running_options
-@common_options
+@telling_options("Print which files are new and what would become of each model; run nothing.")
 def run(job: Any, scheduler: str | None, **options: Any) -> int:
     """Bring the results of a job up to date: what is needed, and no more.
 

@@ -18,27 +18,37 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 FILE = click.Path(path_type=Path)
 
 
+_COSTS = "Print passes, memory, disk and time; run nothing."
+
+
 def common_options(command: Command) -> Command:
-    """Add what every verb takes."""
-    for option in (
-        click.option("-q", "--quiet", is_flag=True, help="No progress and no summary."),
-        click.option("-v", "--verbose", count=True, help="More log lines; twice for all."),
-        click.option(
-            "--plan", is_flag=True, help="Print passes, memory, disk and time; run nothing."
-        ),
-        click.option(
-            "--seed",
-            type=click.IntRange(min=0),
-            default=0,
-            show_default=True,
-            help="Seed of all random choices; commands that make none accept it too.",
-        ),
-        click.option(
-            "--json", "as_json", is_flag=True, help="One JSON document on standard output."
-        ),
-    ):
-        command = option(command)
-    return command
+    """Add what every verb takes whose seed is not named elsewhere."""
+    seed = click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="Seed of all random choices; commands that make none accept it too.",
+    )
+    return seed(telling_options(_COSTS)(command))
+
+
+def telling_options(plan: str) -> Callable[[Command], Command]:
+    """Add how much is told, and ``--plan`` with what it tells."""
+
+    def add(command: Command) -> Command:
+        for option in (
+            click.option("-q", "--quiet", is_flag=True, help="No progress and no summary."),
+            click.option("-v", "--verbose", count=True, help="More log lines; twice for all."),
+            click.option("--plan", is_flag=True, help=plan),
+            click.option(
+                "--json", "as_json", is_flag=True, help="One JSON document on standard output."
+            ),
+        ):
+            command = option(command)
+        return command
+
+    return add
 
 
 def reading_options(command: Command) -> Command:

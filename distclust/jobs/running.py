@@ -33,7 +33,7 @@ from distclust.store.results import ResultsStore
 from distclust.store.sealed import seal, unseal
 
 if TYPE_CHECKING:
-    from distclust.jobs.kinds import Before, Made
+    from distclust.jobs.kinds import Before, DriftRules, Made
     from distclust.store.stored_matrix import StoredMatrix
 
 INVENTORIES = ".distclust/job/inventories"
@@ -80,11 +80,17 @@ class ModelPlan:
 
     def what(self, has_new_rows: bool) -> str:
         """Return in words what a run would do."""
-        if self.before is None:
-            return "fit: there is none yet"
-        if self.refit_reason is not None:
-            return f"fit: {self.refit_reason}"
-        return "bring up to date, and fit anew what drifted" if has_new_rows else "keep"
+        from distclust.jobs.kinds import KINDS, Asked
+
+        parameters, is_first = self.model.parameters, self.before is None
+        asked = Asked(parameters, is_first, self.drift_rules(), self.refit_reason)
+        return KINDS[self.model.kind].plan(asked, has_new_rows)
+
+    def drift_rules(self) -> DriftRules:
+        """Return when the model is fitted anew for what its rows say."""
+        from distclust.jobs.kinds import DriftRules
+
+        return DriftRules(self.model.refit.drift, self.model.refit.share)
 
 
 @dataclass
@@ -276,7 +282,7 @@ class Runner:
         published: State | None,
         lock: Lock,
     ) -> dict[str, Made]:
-        from distclust.jobs.kinds import KINDS, DriftRules, Request
+        from distclust.jobs.kinds import KINDS, Request
 
         made: dict[str, Made] = {}
         with contextlib.ExitStack() as held:
@@ -288,7 +294,6 @@ class Runner:
             held.enter_context(held_back())
             for plan in plans:
                 begun = time.monotonic()
-                refit = plan.model.refit
                 request = Request(
                     name=plan.name,
                     kind=plan.model.kind,
@@ -297,7 +302,7 @@ class Runner:
                     place=model_place(self.job.out, plan.name),
                     matrix=matrix,
                     before=_before(plan, rows_before),
-                    drift=DriftRules(refit.drift, refit.share),
+                    drift=plan.drift_rules(),
                     refit_reason=plan.refit_reason,
                 )
                 with self.progress.stage(plan.name):

@@ -71,6 +71,8 @@ from distclust.trees.stored_fits import (
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
+SINGLE_ROWS = "The leaves of the tree are single rows, which no other can join."
+
 _PREFIX = "update."
 
 
@@ -148,7 +150,7 @@ def open_fitted(store: ResultsStore, version_id: str, matrix: StoredMatrix) -> F
     """
     with store.open_version(version_id) as reader:
         if BASELINE_FILE not in reader.version.files:
-            raise RefitNeeded("The leaves of the tree are single rows, which no other can join.")
+            raise RefitNeeded(SINGLE_ROWS)
         arrays = reader.read_archive(BASELINE_FILE).arrays
         if FIRST_ROWS not in arrays:
             raise RefitNeeded("The tree was made by an earlier release, which kept less about it.")

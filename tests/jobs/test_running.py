@@ -388,16 +388,17 @@ def test_run__a_store_that_is_only_read(tmp_path):
 def test_plan__says_what_a_run_would_do_and_changes_nothing(corpus):
     job = read_job(corpus.path)
     plan = plan_run(job, Wish())
-    assert plan["models"] == dict.fromkeys(("tree", "similar"), "fit: there is none yet")
+    first = "fit: It is fitted for the first time."
+    assert plan["models"] == dict.fromkeys(("tree", "similar"), first)
     assert not Path(corpus.out).exists()
     corpus.run()
     assert plan_run(job, Wish())["is_up_to_date"]
-    assert set(plan_run(job, Wish())["models"].values()) == {"keep"}
+    assert set(plan_run(job, Wish())["models"].values()) == {"keep: The rows are the same."}
     corpus.bring(1)
     plan = plan_run(job, Wish(refit=("tree",)))
     assert plan["files"]["new"] == 1
     assert plan["models"]["tree"] == "fit: It was asked for."
-    assert plan["models"]["similar"].startswith("bring up to date")
+    assert plan["models"]["similar"].startswith("update: Shards")
 
 
 def test_prune__keeps_what_the_rules_say_and_what_is_published(corpus):

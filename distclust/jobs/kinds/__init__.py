@@ -11,7 +11,7 @@ import functools
 import importlib
 from collections.abc import Iterator, Mapping
 
-from distclust.jobs.kinds.base import Action, Before, Kind, Made, Request
+from distclust.jobs.kinds.base import Action, Asked, Before, Kind, Made, Request
 from distclust.trees.drift import DriftRules
 
 _CLASSES = {
@@ -52,4 +52,4 @@ def _loaded(module: str, kind: str) -> Kind:
 
 KINDS: Mapping[str, Kind] = _Kinds()
 
-__all__ = ["KINDS", "Action", "Before", "DriftRules", "Kind", "Made", "Request"]
+__all__ = ["KINDS", "Action", "Asked", "Before", "DriftRules", "Kind", "Made", "Request"]

@@ -17,6 +17,7 @@ Action = Literal["kept", "updated", "refit below", "fitted"]
 
 FIRST = "It is fitted for the first time."
 NOTHING_NEW = "The rows are the same."
+KEEP = f"keep: {NOTHING_NEW}"
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,24 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What is known of a request before rows are brought in.
+
+    Attributes
+    ----------
+    parameters, drift, refit_reason
+        As in `Request`.
+    is_first
+        Whether nothing is published.
+    """
+
+    parameters: Mapping[str, Any]
+    is_first: bool
+    drift: DriftRules = field(default_factory=DriftRules)
+    refit_reason: str | None = None
+
+
+@dataclass(frozen=True)
 class Made:
     """What was made.
 
@@ -126,8 +145,16 @@ class Kind(ABC):
         """Fit the model, bring it up to date, or keep it."""
 
     @abstractmethod
-    def plan(self, request: Request) -> str:
-        """Return what `make` would do, a sentence; nothing is done."""
+    def plan_update(self, parameters: Mapping[str, Any], drift: DriftRules) -> str:
+        """Return in words what `make` does about new rows, while nothing else calls for a fit."""
+
+    def plan(self, asked: Asked, has_news: bool) -> str:
+        """Return in words what `make` would do; rows that have news need not be here yet."""
+        if asked.is_first:
+            return f"fit: {FIRST}"
+        if asked.refit_reason is not None:
+            return f"fit: {asked.refit_reason}"
+        return self.plan_update(asked.parameters, asked.drift) if has_news else KEEP
 
     def allowed(self) -> list[str]:
         """Return the names of the parameters that a job may set."""
@@ -156,14 +183,6 @@ class Kind(ABC):
         except (TypeError, ValueError) as error:
             expected = f"parameters of the kind {self.name!r}"
             raise InputError(where, expected, str(error), "Check the values.") from error
-
-    def plan_fit(self, request: Request) -> str | None:
-        """Return why the model would be fitted or kept, if that is known beforehand."""
-        if request.before is None:
-            return f"fit: {FIRST}"
-        if request.refit_reason is not None:
-            return f"fit: {request.refit_reason}"
-        return None if request.has_news else f"keep: {NOTHING_NEW}"
 
 
 def _at(error: InputError, where: str) -> InputError:

@@ -33,7 +33,7 @@ from distclust.store.results import ResultsStore
 from distclust.store.row_labels import KeptLabels, StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.store.versions import Version
-from distclust.trees.drift import Baseline, Moments, describe, find_drift
+from distclust.trees.drift import Baseline, DriftRules, Moments, describe, find_drift
 from distclust.trees.labelling import KIND, Placing, publish_labels
 from distclust.trees.structure import Structure
 
@@ -91,17 +91,11 @@ class Labelled(Kind):
         metrics = _metrics(version, labels)
         return Made(version.id, labels.id, "fitted", reason, metrics, version.created, drift)
 
-    def plan(self, request: Request) -> str:
-        """Return what `make` would do, a sentence."""
-        known = self.plan_fit(request)
-        if known is not None or request.before is None:
-            return known or ""
-        changes = changes_between(request.before.matrix, request.matrix)
-        if changes is None:
-            return f"fit: {_REWRITTEN}"
+    def plan_update(self, parameters: Mapping[str, Any], drift: DriftRules) -> str:
+        """Return in words what `make` does about new rows."""
         return (
-            f"label: {count(changes.n_added, 'row')}; the model is fitted again where new rows "
-            f"fit worse by more than {request.drift.threshold:g} standard errors."
+            "label: New rows get labels; the model is fitted in full if they fit worse than old "
+            f"ones by more than {drift.threshold:g} standard errors."
         )
 
     def _compare(

@@ -16,12 +16,13 @@ from distclust.jobs.kinds.base import (
     fitted,
     kept,
 )
-from distclust.store.changes import changes_between
 from distclust.store.results import ResultsStore
 from distclust.store.versions import Version
 from distclust.trees import EMBHC, RandomizedBHC
+from distclust.trees.drift import DriftRules
 from distclust.trees.large import LargeTreeEstimator
 from distclust.trees.updating import (
+    SINGLE_ROWS,
     RefitNeeded,
     fit_updatable,
     forget_update,
@@ -62,18 +63,14 @@ class LargeTree(Kind):
         self._forget(request, store)
         return fitted(version, reason, drift)
 
-    def plan(self, request: Request) -> str:
-        """Return what `make` would do, a sentence."""
-        known = self.plan_fit(request)
-        if known is not None or request.before is None:
-            return known or ""
-        changes = changes_between(request.before.matrix, request.matrix)
-        if changes is None:
-            return "fit: The rows of the store were rewritten (compacted or rolled back)."
+    def plan_update(self, parameters: Mapping[str, Any], drift: DriftRules) -> str:
+        """Return in words what `make` does about new rows."""
+        if parameters.get("resolve") == "rows":
+            return f"fit: {SINGLE_ROWS}"
         return (
-            f"update: {count(changes.n_added, 'row')} to place, "
-            f"{count(len(changes.deleted), 'row')} to take out; nodes are fitted again where new "
-            f"rows fit worse by more than {request.drift.threshold:g} standard errors."
+            "update: Rows go down the tree; nodes where new rows fit worse than old ones by more "
+            f"than {drift.threshold:g} standard errors are divided again, or the whole tree is "
+            f"fitted if they hold more than {drift.share:.0%} of the rows."
         )
 
     def _updated(self, request: Request, store: ResultsStore) -> Made:

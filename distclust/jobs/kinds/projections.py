@@ -24,6 +24,7 @@ from distclust.store.matrix import ArrayMatrix, SparseMatrix
 from distclust.store.results import ResultsStore
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.store.versions import Version
+from distclust.trees.drift import DriftRules
 
 _MANY_ROWS = 2**62  # parameters are checked before the rows are known
 
@@ -55,14 +56,9 @@ class KernelProjection(Kind):
         model.close()
         return fitted(store.get(model.version_), reason)
 
-    def plan(self, request: Request) -> str:
-        """Return what `make` would do, a sentence."""
-        known = self.plan_fit(request)
-        if known is not None or request.before is None:
-            return known or ""
-        reason = _reason_to_fit(request)
-        n_new = request.matrix.shape[0] - request.before.matrix.shape[0]
-        return f"fit: {reason}" if reason else f"update: {count(n_new, 'row')} to join."
+    def plan_update(self, parameters: Mapping[str, Any], drift: DriftRules) -> str:
+        """Return in words what `make` does about new rows."""
+        return "update: New rows join; if rows changed or went, the components are fitted anew."
 
     def _grown(self, request: Request, store: ResultsStore) -> Made:
         before = request.before
@@ -111,9 +107,9 @@ class LinearProjection(Kind):
         version = self._fit(request, store)
         return fitted(version, request.refit_reason or (FIRST if before is None else _CHANGED))
 
-    def plan(self, request: Request) -> str:
-        """Return what `make` would do, a sentence."""
-        return self.plan_fit(request) or f"fit: {_CHANGED}"
+    def plan_update(self, parameters: Mapping[str, Any], drift: DriftRules) -> str:
+        """Return in words what `make` does about new rows."""
+        return f"fit: {_CHANGED}"
 
     def _fit(self, request: Request, store: ResultsStore) -> Version:
         model = self.estimator(request.parameters, request.seed)

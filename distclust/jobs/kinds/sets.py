@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from distclust.errors import InputError
 from distclust.jobs.kinds.base import (
     FIRST,
-    NOTHING_NEW,
+    Asked,
     Kind,
     Made,
     Request,
@@ -26,6 +27,7 @@ from distclust.retrieval.sets import count_ones
 from distclust.store import Profile
 from distclust.store.results import ResultsStore
 from distclust.store.stored_matrix import StoredMatrix
+from distclust.trees.drift import DriftRules
 
 
 class SetsIndex(Kind):
@@ -69,13 +71,13 @@ class SetsIndex(Kind):
             version.created,
         )
 
-    def plan(self, request: Request) -> str:
-        """Return what `make` would do, a sentence."""
-        if request.before is None:
-            return f"fit: {FIRST}"
-        if not request.has_news:
-            return f"keep: {NOTHING_NEW}"
-        return "update: shards of rows that did not change are taken over."
+    def plan(self, asked: Asked, has_news: bool) -> str:
+        """Return in words what `make` would do: an index is of rows, whatever its parameters."""
+        return super().plan(replace(asked, refit_reason=None), has_news)
+
+    def plan_update(self, parameters: Mapping[str, Any], drift: DriftRules) -> str:
+        """Return in words what `make` does about new rows."""
+        return "update: Shards whose rows changed are made again, the others are taken over."
 
 
 def _check_binary(matrix: StoredMatrix, where: str) -> None:
