@@ -262,6 +262,13 @@ def test_gates__exit_code_4_until_accepted(corpus, capsys):
             "resources.memory: expected at most",
         ),
         (
+            (
+                "[models.similar]",
+                '[resources]\nscheduler = "local"\nmemory = "1 kB"\n[models.similar]',
+            ),
+            "resources.memory: expected at least 500 MB for a worker, got 1 kB",
+        ),
+        (
             ("[models.similar]", '[resources]\nscheduler = "moon"\n[models.similar]'),
             "resources.scheduler: expected",
         ),

@@ -18,7 +18,7 @@ from distclust.engine.held import fingerprint_of, held_rows
 from distclust.engine.ingesting import ingest
 from distclust.engine.lazy import block_array, labels_array
 from distclust.engine.matrices import as_matrix
-from distclust.engine.sessions import Session, connect, current_client, local_threads
+from distclust.engine.sessions import Session, connect, current_client, local_memory, local_threads
 from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
 from distclust.engine.stored_fits import passing_vault
 from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
@@ -47,6 +47,7 @@ __all__ = [
     "held_rows",
     "ingest",
     "labels_array",
+    "local_memory",
     "local_threads",
     "map_blocks",
     "map_ordered",

@@ -199,6 +199,13 @@ def is_started_here(client: Any) -> bool:
     return any(session.client is client and session.owns_cluster for session in _sessions)
 
 
+def local_memory() -> int:
+    """Return the bytes that workers of this machine may have together; containers have less."""
+    from distributed.system import memory_limit
+
+    return int(memory_limit())
+
+
 def local_threads() -> int:
     """Return how many threads work running here may use.
 

@@ -28,6 +28,10 @@ import msgspec
 from distclust.errors import InputError, MissingFileError
 from distclust.validation import check_bytes, check_integer, check_real
 
+# Bytes. A worker that has loaded what models need holds 200 MB before it has seen a row, and
+# Dask pauses and restarts workers that are near their limit: with 256 MB a run never ends.
+LEAST_WORKER = 500_000_000
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -337,9 +341,7 @@ def _check_resources(resources: Resources, where: str) -> None:
 
 def _check_fits(resources: Resources, where: str) -> None:
     """Refuse workers that this machine cannot have."""
-    import psutil
-
-    from distclust.engine import allowed_cores
+    from distclust.engine import allowed_cores, local_memory
 
     workers = allowed_cores()
     if resources.workers is not None:
@@ -349,9 +351,13 @@ def _check_fits(resources: Resources, where: str) -> None:
         expected = f"at most {most} workers on this machine"
         raise InputError(f"{where}.workers", expected, workers, "Start fewer.")
     if resources.memory:
-        asked = workers * check_bytes(resources.memory, f"{where}.memory")
-        total = psutil.virtual_memory().total
-        if asked > total:
+        each = check_bytes(resources.memory, f"{where}.memory")
+        if each < LEAST_WORKER:
+            expected = f"at least {LEAST_WORKER / 1e6:.0f} MB for a worker"
+            hint = "Give each more and start fewer, or leave it out."
+            raise InputError(f"{where}.memory", expected, resources.memory, hint)
+        total = local_memory()
+        if workers * each > total:
             expected = f"at most {total / workers / 1e9:.3g} GB for each of {workers} workers"
             hint = "Give each less, or start fewer."
             raise InputError(f"{where}.memory", expected, resources.memory, hint)
