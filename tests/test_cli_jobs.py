@@ -296,9 +296,17 @@ def test_bad_input__a_missing_path(corpus, capsys):
 def test_bad_input__a_store_of_another_job(corpus, capsys):
     assert run("run", corpus.path, "--quiet") == 0
     corpus.path.write_text(JOB.replace('name = "corpus"', 'name = "other"'))
-    assert "results of job 'other', got those of job 'corpus'" in refusal(
-        capsys, "run", corpus.path
-    )
+    for verb in (("run",), ("run", "--plan"), ("job", "check"), ("job", "status")):
+        assert "results of job 'other', got those of job 'corpus'" in refusal(
+            capsys, *verb, corpus.path
+        )
+    elsewhere = JOB.replace('name = "corpus"', 'name = "other"').replace('"results"', '"elsewhere"')
+    elsewhere = elsewhere.replace("[input]", '[input]\nstore = "results/rows.zarr"')
+    corpus.path.write_text(elsewhere)
+    for verb in (("run", "--plan"), ("job", "check"), ("job", "status"), ("run",)):
+        assert "rows of job 'other', got those of job 'corpus'" in refusal(
+            capsys, *verb, corpus.path
+        )
 
 
 # ---- trouble -------------------------------------------------------------------------------------

@@ -92,7 +92,9 @@ def _say_plan(job: Job, wish: Any, common: Common) -> None:
     from distclust.report.terminal import print_facts
     from distclust.store.objects import open_objects
 
-    check_job(job, JobLedger(open_objects(job.out)).published())
+    ledger = JobLedger(open_objects(job.out))
+    ledger.check_owner(job.name)
+    check_job(job, ledger.published())
     plan = plan_run(job, wish)
     if common.as_json:
         print_json({"command": "plan", **plan})
@@ -120,10 +122,15 @@ def init(path: Path, common: Common) -> None:
 
 def check(path: Path, common: Common) -> None:
     """Check a job file."""
+    from distclust.jobs.ledger import JobLedger
+    from distclust.jobs.running import check_rows_owner
     from distclust.jobs.runs import check_job
+    from distclust.store.objects import open_objects
 
     job = read_job(path)
     check_job(job)
+    JobLedger(open_objects(job.out)).check_owner(job.name)
+    check_rows_owner(job)
     if common.as_json:
         print_json({"command": "job check", "job": job.name, "path": str(path)})
     elif not common.quiet:
@@ -135,13 +142,17 @@ def status(path: Path, n_runs: int, common: Common) -> None:
     """Show what a job has published, and its last runs."""
     from distclust.jobs.ledger import JobLedger
     from distclust.jobs.record import read_history
+    from distclust.jobs.running import check_rows_owner
     from distclust.report.jobs import print_status
     from distclust.store.objects import open_objects
 
     job = read_job(path)
     objects = open_objects(job.out)
     ledger = JobLedger(objects)
+    ledger.check_owner(job.name)
     head, state = ledger.head(), ledger.published()
+    if state is None:  # else the rows were the job's own; what is published is told even if
+        check_rows_owner(job)  # they are damaged
     at_work = None
     if head is not None and head.content["action"] != "end":
         at_work = {"run": head.content["run"], **head.content["holder"]}

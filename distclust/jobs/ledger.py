@@ -99,10 +99,9 @@ class JobLedger:
         """Return what is published, or None if nothing is."""
         return _state(self._ledger.head())
 
-    def name(self) -> str | None:
-        """Return the name of the job that has its results here, or None."""
-        head = self._ledger.head()
-        return None if head is None else str(head.content["job"])
+    def check_owner(self, job: str) -> None:
+        """Raise `InputError` if another job has its results here."""
+        _check_owner(self._ledger.head(), job, self.objects.url)
 
     def begin(self, job: str, say: Callable[[str], None] = lambda text: None) -> Lock:
         """Take the lock for a run of `job`; `say` is told why that takes long.
@@ -115,10 +114,7 @@ class JobLedger:
             If another run is alive, or begins at the same moment.
         """
         head = self._ledger.head()
-        if head is not None and head.content["job"] != job:
-            got = f"those of job {head.content['job']!r}"
-            hint = "Choose another place for one of them (out)."
-            raise InputError(self.objects.url, f"results of job {job!r}", got, hint)
+        _check_owner(head, job, self.objects.url)
         cut_off = None
         if head is not None and head.content["action"] != "end":
             cut_off = str(head.content["run"])
@@ -258,6 +254,13 @@ class Lock:
     def _stop_beating(self) -> None:
         self._is_over.set()
         self._heart.join()
+
+
+def _check_owner(head: Record | None, job: str, url: str) -> None:
+    if head is not None and head.content["job"] != job:
+        got = f"those of job {head.content['job']!r}"
+        hint = "Choose another place for one of them (out)."
+        raise InputError(url, f"results of job {job!r}", got, hint)
 
 
 def _state(record: Record | None) -> State | None:

@@ -206,11 +206,7 @@ class Runner:
 
     def _inventory_of(self, store: MatrixStore) -> Inventory:
         """Return what the input was when the present generation of the store was made."""
-        told = store.provenance.get("job")
-        if told is not None and told != self.job.name:
-            expected, hint = f"rows of job {self.job.name!r}", "Name another store (input.store)."
-            raise InputError(store.url, expected, f"those of job {told!r}", hint)
-        key = f"{INVENTORIES}/{present_inventory(store.url)}.json"
+        key = f"{INVENTORIES}/{_own_inventory(self.job, store)}.json"
         content = unseal(self._objects.read(key), _FORM, self._objects.where(key))
         return Inventory.from_json(content, self._objects.where(key))
 
@@ -406,6 +402,22 @@ def find_store(job: Job) -> MatrixStore | None:
         if job.source and is_absent:
             return None
         raise
+
+
+def check_rows_owner(job: Job) -> None:
+    """Refuse a store to bring rows into that another job or something else keeps."""
+    head = find_store(job) if job.source else None
+    if head is not None:
+        _own_inventory(job, head)
+
+
+def _own_inventory(job: Job, store: MatrixStore) -> str | None:
+    """Return the digest of the inventory of a store that is the job's own."""
+    told = store.provenance.get("job")
+    if told is not None and told != job.name:
+        expected, hint = f"rows of job {job.name!r}", "Name another store (input.store)."
+        raise InputError(store.url, expected, f"those of job {told!r}", hint)
+    return present_inventory(store.url)
 
 
 def plan_models(job: Job, wish: Wish, published: State | None) -> list[ModelPlan]:
