@@ -22,8 +22,8 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import psutil
@@ -68,6 +68,9 @@ class State:
     models
         By name: ``kind``, ``parameters``, ``seed``, ``version``, ``labels_version``,
         ``refit_at``.
+    retired
+        Models that were published once and are no longer part of the job, by name: ``since``
+        (when the first state without them was published) and ``states`` (how many were).
     """
 
     number: int
@@ -78,6 +81,7 @@ class State:
     fingerprint: str
     earlier: list[int]
     models: dict[str, dict[str, Any]]
+    retired: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Return the state as JSON values."""
@@ -203,19 +207,22 @@ class Lock:
         generation: int,
         fingerprint: str,
         models: Mapping[str, Mapping[str, Any]],
+        retired: Iterable[str] = (),
     ) -> State:
         """Make another state the published one: one step, seen by everybody or by nobody."""
         before = self.published
         earlier = [] if before is None else [*before.earlier, before.generation]
+        now = utc_now()
         state = {
             "number": self._record.number + 1,
             "run": self.run,
-            "time": utc_now(),
+            "time": now,
             "store": store,
             "generation": generation,
             "fingerprint": fingerprint,
             "earlier": earlier[-_KEPT_RECORDS:],
             "models": {name: dict(facts) for name, facts in models.items()},
+            "retired": _retired(before, retired, now),
         }
         self._append("publish", state)
         made = self.published
@@ -266,6 +273,13 @@ def _check_owner(head: Record | None, job: str, url: str) -> None:
 def _state(record: Record | None) -> State | None:
     published = None if record is None else record.content["published"]
     return None if published is None else State(**published)
+
+
+def _retired(before: State | None, names: Iterable[str], now: str) -> dict[str, dict[str, Any]]:
+    """Return what the state after `before` says about models that are not part of it."""
+    known = {} if before is None else before.retired
+    facts = {name: known.get(name, {"since": now, "states": 0}) for name in names}
+    return {name: {**one, "states": one["states"] + 1} for name, one in facts.items()}
 
 
 def _heartbeat_key(run: str) -> str:

@@ -31,6 +31,7 @@ from distclust.store.matrix_store import MatrixStore, open_store
 from distclust.store.objects import Objects, open_objects
 from distclust.store.results import ResultsStore
 from distclust.store.sealed import seal, unseal
+from distclust.store.shelf import POINTER
 
 if TYPE_CHECKING:
     from distclust.jobs.kinds import Before, DriftRules, Made
@@ -179,7 +180,8 @@ class Runner:
         with self.progress.stage("publishing"):
             facts = {plan.name: _facts(plan, made[plan.name]) for plan in plans}
             place = _below(self.job.store, self.job.out)
-            state = lock.publish(place, store.generation, store.fingerprint, facts)
+            rows = store.generation, store.fingerprint
+            state = lock.publish(place, *rows, facts, self._retired(published))
             self.progress.state = state
             self._follow(state)
         with self.progress.stage("removing what is old"):
@@ -382,7 +384,42 @@ class Runner:
             gone = store.gc(keep=max(1, n_kept), older_than=age, grace=max(age, DAY))
             removed["generations"] = len(gone.generations)
             self._prune_inventories(store)
+        removed["models"] = self._prune_models(state)
         self.progress.pruned = removed
+
+    def _retired(self, published: State | None) -> list[str]:
+        """Return the models that the job had and has no more, as far as they are still there."""
+        known = {} if published is None else {**published.retired, **published.models}
+        gone = [name for name in known if name not in self.job.models]
+        return [name for name in gone if self._places_of(name)]
+
+    def _places_of(self, name: str) -> list[str]:
+        """Return where something of a model lies."""
+        places = [place(self.job.out, name) for place in (model_place, labels_place)]
+        return [each for each in places if self._objects.list(_below(each, self.job.out))]
+
+    def _prune_models(self, state: State) -> list[str]:
+        """Remove models that no state to be kept names any more; return their names."""
+        age, now = self.job.keep.days * DAY, datetime.datetime.now(datetime.UTC)
+        removed = []
+        for name, facts in state.retired.items():
+            left = (now - datetime.datetime.fromisoformat(facts["since"])).total_seconds()
+            if facts["states"] < self.job.keep.versions or left < age:
+                continue
+            if self._remove_model(name):
+                removed.append(name)
+        return removed
+
+    def _remove_model(self, name: str) -> bool:
+        """Remove a model with its labels, unless somebody reads it; return whether it went."""
+        places = self._places_of(name)
+        if any(ResultsStore(place).is_read() for place in places):
+            return False
+        for key in (_below(place, self.job.out) for place in places):
+            # The pointer first: of a removal that is cut off, no version stays that has lost parts.
+            self._objects.delete_tree(f"{key}/{POINTER}")
+            self._objects.delete_tree(key)
+        return True
 
     def _prune_inventories(self, store: MatrixStore) -> None:
         """Remove inventories of generations that are gone."""

@@ -40,7 +40,7 @@ from distclust.store.drafts import Draft, show_version
 from distclust.store.ledger import Ledger
 from distclust.store.objects import Finding, MissingObject, open_objects
 from distclust.store.sealed import plain
-from distclust.store.shelf import DRAFTS, POINTER, Shelf
+from distclust.store.shelf import DRAFTS, LEASES, POINTER, Shelf
 from distclust.store.versions import (
     SEAL,
     VERSIONS,
@@ -249,6 +249,10 @@ class ResultsStore:
             got = f"keep={keep}, grace={grace}"
             raise InputError("gc", "numbers of at least 0", got, "Pass for instance keep=5.")
         return collect(self._shelf, keep, older_than, grace, now)
+
+    def is_read(self) -> bool:
+        """Whether somebody holds a version or a draft open."""
+        return bool(leases.live_names(self.objects, LEASES))
 
     def verify(self) -> list[Finding]:
         """Read everything that is published; return what is missing, truncated or altered.

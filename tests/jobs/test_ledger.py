@@ -37,12 +37,14 @@ def elsewhere(monkeypatch):
 
 def test_begin__nothing_is_published_at_first(job):
     assert job.published() is None
-    assert job.name() is None
+    job.check_owner("anybody")
     lock = job.begin("articles")
     assert lock.published is None
     lock.check()
     lock.end("nothing new")
-    assert job.name() == "articles"
+    job.check_owner("articles")
+    with pytest.raises(InputError, match="results of job 'films', got those of job 'articles'"):
+        job.check_owner("films")
     assert job.published() is None
 
 
@@ -59,8 +61,13 @@ def test_publish__is_seen_by_all_and_carried_on(job):
     later.end("nothing new")
     assert job.published() == state
     last = job.begin("articles")
-    assert last.publish("rows.zarr", 5, "def", {}).earlier == [3]
+    state = last.publish("rows.zarr", 5, "def", {}, retired=list(MODELS))
+    assert state.earlier == [3]
     last.end("published")
+    since = {name: {"since": state.time, "states": 2} for name in MODELS}
+    again = job.begin("articles")
+    assert again.publish("rows.zarr", 6, "ghi", {}, retired=list(MODELS)).retired == since
+    again.end("published")
 
 
 def test_begin__another_job_is_refused(quick):

@@ -415,6 +415,50 @@ def test_prune__keeps_what_the_rules_say_and_what_is_published(corpus):
     corpus.content()
 
 
+TREE_ONLY = JOB[: JOB.index("[models.similar]")]
+MIXED = TREE_ONLY + '[models.exact]\nkind = "bhc"\n'  # with labels of its own
+
+
+def test_prune__a_model_that_left_the_job_goes_with_the_last_state_that_is_kept(corpus):
+    keep = "[keep]\nversions = 2\ndays = 0.0\n"
+    corpus.path.write_text(MIXED + keep)
+    corpus.run()
+    models = Path(corpus.out) / "models"
+    foreign = models / "mine"  # no model of this job, whatever it is
+    (foreign / "versions").mkdir(parents=True)
+    (foreign / "versions/note.txt").write_text("keep me")
+    corpus.path.write_text(TREE_ONLY + keep)
+    first = corpus.run()  # the state before still names it
+    assert (first.outcome, first.pruned["models"]) == ("published", [])
+    assert {path.name for path in models.iterdir()} == {"tree", "exact", "exact.labels", "mine"}
+    corpus.bring(1)
+    with ResultsStore(models / "exact").open_version(
+        ResultsStore(models / "exact").current().id
+    ):  # not while somebody reads it
+        assert corpus.run().pruned["models"] == []
+    corpus.bring(2)
+    second = corpus.run()
+    assert second.pruned["models"] == ["exact"]
+    assert {path.name for path in models.iterdir()} == {"tree", "mine"}
+    corpus.bring(3)
+    assert corpus.run().pruned["models"] == []
+    assert (foreign / "versions/note.txt").read_text() == "keep me"
+
+
+def test_prune__a_model_that_left_the_job_stays_for_the_days_that_are_kept(corpus):
+    corpus.path.write_text(MIXED + "[keep]\nversions = 1\ndays = 1.0\n")
+    corpus.run()
+    corpus.path.write_text(TREE_ONLY + "[keep]\nversions = 1\ndays = 1.0\n")
+    assert corpus.run().pruned["models"] == []
+    corpus.path.write_text(MIXED + "[keep]\nversions = 1\ndays = 0.0\n")
+    assert corpus.run().outcome == "published"  # it is back
+    assert corpus.state().retired == {}
+    corpus.path.write_text(TREE_ONLY + "[keep]\nversions = 1\ndays = 0.0\n")
+    assert corpus.run().pruned["models"] == ["exact"]
+    corpus.path.write_text(MIXED)
+    assert corpus.run().outcome == "published"
+
+
 def test_hooks__are_told(corpus, tmp_path):
     script = "import json, os, sys; r = json.load(sys.stdin); print(r['outcome'])"
     hook = json.dumps([sys.executable, "-c", script])
