@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -177,6 +177,7 @@ def bring_in(
         with contextlib.ExitStack() as stack:
             opened = None
             if survey.to_read:
+                stack.enter_context(_told_for_features(books.rows_read))
                 opened = _open(survey, options)
                 stack.enter_context(opened.held())
             store = base.revise(
@@ -229,6 +230,19 @@ def check_reading(known: Inventory, reading: Mapping[str, Any], where: str) -> N
         raise InputError(where, expected, got, hint)
 
 
+@contextlib.contextmanager
+def _told_for_features(rows: str) -> Iterator[None]:
+    """Say in refusals of `rows` that do not fit the store what to do if they are meant."""
+    try:
+        yield
+    except InputError as error:
+        if not error.where.startswith(rows):
+            raise
+        meant = "If the change is meant, give the job another place (out) to start anew."
+        hint = f"{error.hint} {meant}"
+        raise InputError(error.where, error.expected, error.got, hint) from None
+
+
 def _other_store(url: str) -> ConflictError:
     hint = "Take the inventory that the present generation names, and survey the input again."
     got = "a store with rows of another inventory"
@@ -278,7 +292,14 @@ class _Books:
             return Revision(gone=gone)
         before = (self._known.get(file.url) for file in self._survey.to_read)
         earlier = tuple(() if file is None else file.ranges for file in before)
-        return Revision(source.prepare(scratch, map_ordered), earlier, gone)
+        return Revision(source.prepare(scratch, map_ordered), earlier, gone, self.rows_read)
+
+    @property
+    def rows_read(self) -> str:
+        """What rows that are read are called."""
+        first, *others = self._survey.to_read
+        also = f" and {len(others):,} more" if others else ""
+        return f"rows of {first.url}{also}"
 
     def close(self, change: Change) -> dict[str, Any]:
         """Take stock right before the generation is published; return its provenance."""

@@ -74,11 +74,14 @@ class Revision:
         Stored positions that each of the files wrote before, as ranges: none of a new one.
     gone
         Stored positions whose rows go in any case.
+    name
+        What to call the rows in errors about what they are made of.
     """
 
     rows: Prepared | None = None
     earlier: tuple[tuple[Span, ...], ...] = ()
     gone: tuple[Span, ...] = ()
+    name: str = "new rows"
 
 
 def create(
@@ -175,7 +178,7 @@ def revise(
             change = Change(((),) * len(revision.earlier), 0, 0, len(gone))
             told = addition.describe(lambda: change)
             return work.publish(_described(changed, "revise", told, known), after=base.number)
-        kept, matched = _unmatched(base, prepared, revision.earlier, addition, work, where)
+        kept, matched = _unmatched(base, prepared, revision, addition, work)
         gone = np.union1d(gone, matched.gone)
         left = StoredIds(base.readers, np.union1d(base.tombstones, gone))
         kept = without_repeats(kept, left, addition, work)
@@ -199,13 +202,12 @@ def revise(
 def _unmatched(
     base: Generation,
     prepared: Prepared,
-    earlier: Sequence[Sequence[Span]],
+    revision: Revision,
     addition: Addition,
     work: Work,
-    where: str,
 ) -> tuple[Prepared, Matched]:
     """Return the new rows that are not stored already, as rows of the store."""
-    fitting = fit_rows(prepared, base, addition.mapper, where, replacing=False)
+    fitting = fit_rows(prepared, base, addition.mapper, revision.name, replacing=False)
     fitting = replace(fitting, file_rows=prepared.file_rows or (prepared.rows.n_rows,))
     if prepared.has_ids:  # the one that stays of several is compared, whichever was stored
         fitting = without_repeats(fitting, StoredIds(), addition, work, "among-new")
@@ -214,7 +216,7 @@ def _unmatched(
         base,
         fitting.rows,
         fitting.file_rows,
-        earlier,
+        revision.earlier,
         work.watched(addition.mapper),
         has_ids=prepared.has_ids,
     )

@@ -389,7 +389,7 @@ def test_bad_input__is_refused_in_a_sentence(tmp_path: Path) -> None:
     first = tmp_path / "in/first.csv"
     cases = [
         ("name,aa,cc\nr1,1,2\n", "'cc'"),
-        ("name,aa\nr1,1\n", "2 features as in the store, got 1"),
+        ("name,aa\nr1,1\n", "first.csv: expected 2 features as in the store, got 1"),
         ("name,aa,bb\nr1,1\n", "first.csv, line 2"),
         ("", "first.csv"),
         ("name,aa,bb\nr11,1,2\n", "every row id once, got 'r11' in row 10 of the store"),

@@ -297,7 +297,10 @@ def test_run__features_that_changed(corpus):
     path = corpus.bring(1)
     table = pd.read_csv(path, index_col="id").rename(columns={"f3": "other"})
     table.to_csv(path)
-    with pytest.raises(InputError, match="other"):
+    told = f"rows of {path}: expected a column named 'f3', got 'other'. Rename or reorder .*"
+    with pytest.raises(
+        InputError, match=told + r"If the change is meant, .* another place \(out\)"
+    ):
         corpus.run()
     assert corpus.state() == state
     path.unlink()
