@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -51,10 +52,13 @@ __all__ = [
     "survey_input",
 ]
 
+Layout = Literal["auto", "dense", "csr", "compact"]
+Storage = Literal["auto", "hot", "packed"]
 Duplicates = Literal["refuse", "first", "last"]
 Keep = Callable[[Inventory], Mapping[str, Any]]
 
 MARK = "intake"  # in the provenance of generations
+_OPTION = re.compile(r"--([a-z]+)")
 
 
 @dataclass(frozen=True)
@@ -115,8 +119,8 @@ def bring_in(
     reading: Mapping[str, Any],
     *,
     keep: Keep,
-    layout: Literal["auto", "dense", "csr", "compact"] = "auto",
-    storage: Literal["auto", "hot", "packed"] = "auto",
+    layout: Layout = "auto",
+    storage: Storage = "auto",
     duplicates: Duplicates = "refuse",
 ) -> Intake:
     """Make the store hold the rows of the input as it was surveyed, by one new generation.
@@ -156,11 +160,26 @@ def bring_in(
     if known is not None and survey.is_quiet:
         return Intake(open_store(place), survey.refreshed(known))
     books = _Books(survey, known, told, keep)
+    with _told_for_jobs(books.rows_read):
+        store = _changed_store(place, survey, known, books, layout, storage, duplicates)
+    return books.intake(store)
+
+
+def _changed_store(
+    place: str | os.PathLike[str],
+    survey: Survey,
+    known: Inventory | None,
+    books: _Books,
+    layout: Layout,
+    storage: Storage,
+    duplicates: Duplicates,
+) -> MatrixStore:
+    """Make the store, or its next generation."""
+    options = reading_options(books.reading, "reading")
     if known is None:
-        options = reading_options(told, "reading")
         source = _open(survey, options)
         with source.held():
-            store = create_store(
+            return create_store(
                 place,
                 lambda scratch: source.prepare(scratch, map_ordered),
                 layout=layout,
@@ -171,23 +190,19 @@ def bring_in(
                 mapper=map_ordered,
                 fresh="others",  # of files that have changed since it was begun
             )
-    else:
-        base = open_store(place)
-        options = replace(reading_options(told, "reading"), expected=base.expected())
-        with contextlib.ExitStack() as stack:
-            opened = None
-            if survey.to_read:
-                stack.enter_context(_told_for_features(books.rows_read))
-                opened = _open(survey, options)
-                stack.enter_context(opened.held())
-            store = base.revise(
-                lambda scratch: books.revision(opened, scratch),
-                duplicates=duplicates,
-                identity=books.identity(),
-                provenance=books.close,
-                mapper=map_ordered,
-            )
-    return books.intake(store)
+    base = open_store(place)
+    with contextlib.ExitStack() as stack:
+        opened = None
+        if survey.to_read:
+            opened = _open(survey, replace(options, expected=base.expected()))
+            stack.enter_context(opened.held())
+        return base.revise(
+            lambda scratch: books.revision(opened, scratch),
+            duplicates=duplicates,
+            identity=books.identity(),
+            provenance=books.close,
+            mapper=map_ordered,
+        )
 
 
 def compact_rows(place: str | os.PathLike[str], known: Inventory, *, keep: Keep) -> Intake:
@@ -231,16 +246,31 @@ def check_reading(known: Inventory, reading: Mapping[str, Any], where: str) -> N
 
 
 @contextlib.contextmanager
-def _told_for_features(rows: str) -> Iterator[None]:
-    """Say in refusals of `rows` that do not fit the store what to do if they are meant."""
+def _told_for_jobs(rows: str) -> Iterator[None]:
+    """Let refusals of `rows`, and of what is in files, say what to do about them in a job."""
     try:
         yield
     except InputError as error:
-        if not error.where.startswith(rows):
+        hint = f"{error.hint}{_meant(error, rows)}{_keys_for(error.hint)}"
+        if type(error) is not InputError or hint == error.hint:
             raise
-        meant = "If the change is meant, give the job another place (out) to start anew."
-        hint = f"{error.hint} {meant}"
         raise InputError(error.where, error.expected, error.got, hint) from None
+
+
+def _meant(error: InputError, rows: str) -> str:
+    """Return what to do if rows are meant not to fit the store."""
+    if not error.where.startswith(rows):
+        return ""
+    return " If the change is meant, give the job another place (out) to start anew."
+
+
+def _keys_for(hint: str) -> str:
+    """Return where a job has the options of the command line that a hint names."""
+    known = {**{name: name for name in ("ids", "drop", "obs")}, "category": "categories"}
+    keys = [known[name] for name in dict.fromkeys(_OPTION.findall(hint)) if name in known]
+    if not keys:
+        return ""
+    return f" In a job file: {', '.join(keys)} in [input.reading]."
 
 
 def _other_store(url: str) -> ConflictError:
@@ -267,7 +297,7 @@ class _Books:
     ) -> None:
         self._survey = survey
         self._known = {file.url: file for file in (known.files if known else ())}
-        self._reading = reading
+        self.reading = reading
         self._keep = keep
         self._closed: tuple[Inventory, Change] | None = None
 
@@ -281,7 +311,7 @@ class _Books:
                 for file in self._survey.to_read
             ],
             "gone": [file.url for file in self._survey.gone],
-            "reading": self._reading,
+            "reading": self.reading,
             "release": __version__,
         }
 
@@ -297,9 +327,9 @@ class _Books:
     @property
     def rows_read(self) -> str:
         """What rows that are read are called."""
-        first, *others = self._survey.to_read
-        also = f" and {len(others):,} more" if others else ""
-        return f"rows of {first.url}{also}"
+        names = [file.url for file in self._survey.to_read]
+        also = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        return f"rows of {names[0]}{also}" if names else "no rows"
 
     def close(self, change: Change) -> dict[str, Any]:
         """Take stock right before the generation is published; return its provenance."""
@@ -311,7 +341,7 @@ class _Books:
             owned = ranges.get(file.url, before.ranges if before else ())
             digest = self._survey.digests.get(file.url) or (before.digest if before else "")
             files.append(KnownFile(file.url, file.size, file.stamp, digest, owned))
-        inventory = Inventory(tuple(files), self._reading)
+        inventory = Inventory(tuple(files), self.reading)
         self._closed = inventory, change
         counts = {
             name: getattr(change, f"n_{name}") for name in ("added", "changed", "deleted", "same")

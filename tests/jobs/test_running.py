@@ -307,6 +307,19 @@ def test_run__features_that_changed(corpus):
     assert corpus.run().outcome == "nothing new"
 
 
+def test_run__a_cell_that_is_no_number(corpus):
+    path = corpus.bring(1)
+    table = pd.read_csv(path, index_col="id").astype(object)
+    table.iloc[7, 2] = "l"
+    table.to_csv(path)
+    told = (
+        r"night001.csv, column 'f2', line 9: expected a number as in most rows, got 'l'\. .*"
+        r"In a job file: categories in \[input.reading\]\."
+    )
+    with pytest.raises(InputError, match=told):
+        corpus.run()
+
+
 def test_run__an_input_that_is_not_there(tmp_path):
     corpus = Corpus(tmp_path)
     with pytest.raises(MissingFileError, match="nothing there"):
