@@ -1,13 +1,15 @@
 """Figures of a job's last run for Prometheus, as a file for node_exporter's textfile collector.
 
-All are gauges: the file says how things stand after the last run. What an operator watches is
+All are gauges: the file says how things stand after the last run, also one that found nothing new
+and so says nothing about models in its record. What an operator watches is
 ``distclust_job_success_timestamp_seconds``, which stops moving when runs fail or do not start.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from distclust.jobs.record import OUTCOMES, Model, Record
@@ -19,13 +21,30 @@ METRICS = "metrics.prom"
 _Family = tuple[str, str, Iterable[Sample]]
 
 
-def write_metrics(objects: Objects, record: Record, earlier: Sequence[Record] = ()) -> str:
+@dataclass(frozen=True)
+class Published:
+    """A model as it is published: its kind, and how many clusters it has if it has any."""
+
+    kind: str
+    n_clusters: int | None = None
+
+
+def write_metrics(
+    objects: Objects,
+    record: Record,
+    earlier: Sequence[Record] = (),
+    published: Mapping[str, Published] | None = None,
+) -> str:
     """Write or replace the file of a job, whole or not at all; return where it is."""
-    objects.write(METRICS, to_text(record, earlier).encode())
+    objects.write(METRICS, to_text(record, earlier, published).encode())
     return objects.where(METRICS)
 
 
-def to_text(record: Record, earlier: Sequence[Record] = ()) -> str:
+def to_text(
+    record: Record,
+    earlier: Sequence[Record] = (),
+    published: Mapping[str, Published] | None = None,
+) -> str:
     """Return the figures of a run in the text format of Prometheus.
 
     Parameters
@@ -34,9 +53,12 @@ def to_text(record: Record, earlier: Sequence[Record] = ()) -> str:
         The run.
     earlier
         Runs before it, the oldest first: the last that went well is told, too.
+    published
+        Models as they are published after the run, by name.
     """
     lines: list[str] = []
-    for name, about, samples in (*_about_run(record, earlier), *_about_models(record)):
+    about_models = _about_models(record, earlier, published or {})
+    for name, about, samples in (*_about_run(record, earlier), *about_models):
         lines += family(f"distclust_job_{name}", "gauge", about, samples)
     return "\n".join(lines) + "\n"
 
@@ -87,14 +109,21 @@ def _about_run(record: Record, earlier: Sequence[Record]) -> Iterator[_Family]:
     yield "hook_failures", "Hooks of the last run that failed.", one(bad)
 
 
-def _about_models(record: Record) -> Iterator[_Family]:
+def _about_models(
+    record: Record, earlier: Sequence[Record], published: Mapping[str, Published]
+) -> Iterator[_Family]:
     def each(values: Iterable[tuple[Model, dict[str, str], float]]) -> list[Sample]:
         return [
             ({"job": record.job, "model": model.name, **labels}, value)
             for model, labels, value in values
         ]
 
-    models = record.models
+    touched = {model.name for model in record.models}
+    others = {name: facts.kind for name, facts in published.items() if name not in touched}
+    kept = (Model(name, kind, "kept", "") for name, kind in others.items())
+    models = (*record.models, *kept)
+    ran = [model for run in (*earlier, record) for model in run.models]
+    drift = {model.name: model.drift for model in ran if model.drift is not None}
     yield (
         "model_seconds",
         "Wall time of the last run, by model.",
@@ -107,14 +136,22 @@ def _about_models(record: Record) -> Iterator[_Family]:
     )
     yield (
         "model_drift",
-        "How far new rows are from what a model knows, by figure.",
-        each((m, {"figure": name}, x) for m in models for name, x in _numbers(m.drift)),
+        "How far new rows were from what a model knew when it was last compared, by figure.",
+        each(
+            (model, {"figure": figure}, x)
+            for model in models
+            for figure, x in _numbers(drift.get(model.name))
+        ),
     )
     with_clusters = [(model, model.clusters) for model in models if model.clusters is not None]
     yield (
         "clusters",
-        "Clusters of a model.",
-        each((model, {}, told["after"]) for model, told in with_clusters),
+        "Clusters of a model as it is published.",
+        [
+            ({"job": record.job, "model": name}, facts.n_clusters)
+            for name, facts in published.items()
+            if facts.n_clusters is not None
+        ],
     )
     yield (
         "clusters_changed",

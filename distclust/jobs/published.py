@@ -124,6 +124,14 @@ def store_place(out: str, state: State) -> str:
     )
 
 
+def figures_of(out: str, name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of a published model; those of its labels come first."""
+    found = dict(ResultsStore(model_place(out, name)).get(facts["version"]).metrics)
+    if facts["labels_version"] is not None:
+        found |= ResultsStore(labels_place(out, name)).get(facts["labels_version"]).metrics
+    return found
+
+
 def labels_of(out: str, name: str, facts: Mapping[str, Any]) -> StoredLabels | None:
     """Return the labels that belong to a version of a model; None if it has none."""
     if facts["labels_version"] is not None:

@@ -13,7 +13,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from distclust.jobs import record as records
 from distclust.jobs.hooks import event_of, run_hook
 from distclust.jobs.jobfile import Job, seconds
 from distclust.jobs.ledger import JobLedger, Lock, State, utc_now
-from distclust.jobs.metrics import write_metrics
+from distclust.jobs.metrics import Published, write_metrics
+from distclust.jobs.published import figures_of
 from distclust.jobs.record import Outcome, Record, read_history, report_key, write_record
 from distclust.jobs.running import Progress, Runner, Session, Wish, is_changed
 from distclust.store.objects import MissingObject, Objects, open_objects
@@ -94,7 +95,7 @@ def run_job(job: Job, wish: Wish, session: Session, scheduler: str, say: Say) ->
         raise
     finally:
         record = watch.record(runner.progress, outcome, error)
-        record = _leave_word(job, objects, record, say)
+        record = _leave_word(job, objects, record, lock.published, say)
         _end(lock, outcome, error, say)
     return record
 
@@ -172,13 +173,17 @@ def _input(progress: Progress) -> records.Input:
     return records.Input(files, named, counted, generations, n_bytes)
 
 
-def _leave_word(job: Job, objects: Objects, record: Record, say: Say) -> Record:
+def _leave_word(
+    job: Job, objects: Objects, record: Record, state: State | None, say: Say
+) -> Record:
     """Write record, report and figures, and call the hook; return the record with its hook."""
+    published: dict[str, Published] = {}
+    _tell(say, lambda: published.update(_published(job, state)))
 
     def write() -> None:
         write_record(objects, record)
         earlier = tuple(each for each in read_history(objects).records if each.run != record.run)
-        write_metrics(objects, record, earlier)
+        write_metrics(objects, record, earlier, published)
         if record.outcome != "nothing new":
             from distclust.report.jobs import render_run
 
@@ -197,6 +202,13 @@ def _leave_word(job: Job, objects: Objects, record: Record, say: Say) -> Record:
     told = replace(record, hooks=(hook,))
     _tell(say, lambda: write_record(objects, told))
     return told
+
+
+def _published(job: Job, state: State | None) -> Iterator[tuple[str, Published]]:
+    """Return the models as they are published, by name."""
+    for name, facts in ({} if state is None else state.models).items():
+        n_clusters = figures_of(job.out, name, facts).get("n_clusters")
+        yield name, Published(facts["kind"], n_clusters)
 
 
 def _end(lock: Lock, outcome: str, error: BaseException | None, say: Say) -> None:

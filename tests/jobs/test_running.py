@@ -53,7 +53,18 @@ def test_run__leaves_record_report_and_figures(corpus):
     record = corpus.run()
     assert record_on_disk(corpus, record.run) == json.loads(json.dumps(record.to_json()))
     assert "Published" in (Path(corpus.out) / "runs" / record.run / "report.html").read_text()
-    assert 'distclust_job_rows{job="corpus"' in (Path(corpus.out) / "metrics.prom").read_text()
+    figures = Path(corpus.out) / "metrics.prom"
+    assert 'distclust_job_rows{job="corpus"' in figures.read_text()
+    clusters = f'distclust_job_clusters{{job="corpus",model="tree"}} {n_clusters_of(corpus)}'
+    assert clusters in figures.read_text().splitlines()
+    assert corpus.run().outcome == "nothing new"
+    assert clusters in figures.read_text().splitlines()
+    kept = 'distclust_job_model_info{job="corpus",model="similar",kind="sets",action="kept"} 1'
+    assert kept in figures.read_text().splitlines()
+
+
+def n_clusters_of(corpus: Corpus) -> int:
+    return int(open_job(corpus.out).model("tree").n_clusters_)
 
 
 def test_run__nothing_new_publishes_nothing(corpus):
