@@ -198,10 +198,20 @@ def _leave_word(
     timeout = seconds(job.hooks.timeout, "hooks.timeout")
     hook = run_hook(command, record, objects, timeout)
     if hook.status != "done":
-        say(f"the {hook.event} hook {hook.status}: {hook.output or hook.exit_code}")
+        say(f"the {hook.event} hook {_fate(hook)}")
     told = replace(record, hooks=(hook,))
     _tell(say, lambda: write_record(objects, told))
     return told
+
+
+def _fate(hook: records.Hook) -> str:
+    """Say what became of a hook that did not end well."""
+    told: str = hook.status
+    if hook.exit_code is not None:
+        told += f" with exit code {hook.exit_code}"
+    elif hook.status == "timed out":
+        told += f" after {hook.seconds:.1f} s"
+    return f"{told}: {hook.output}" if hook.output else told
 
 
 def _published(job: Job, state: State | None) -> Iterator[tuple[str, Published]]:

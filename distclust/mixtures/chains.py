@@ -339,7 +339,8 @@ def _say_if_resumed(plan: ChainPlan, vault: Vault | None) -> None:
 
 def _say_if_queued(n_chains: int, n_threads: int, max_sweeps: int) -> None:
     if n_chains > n_threads:
-        note = f"{n_chains} chains on {n_threads} threads: {n_threads} at a time"
+        threads = "1 thread" if n_threads == 1 else f"{n_threads} threads"
+        note = f"{n_chains} chains on {threads}: {n_threads} at a time"
         _LOGGER.info(note)
         events.emit(STAGE, 0, max_sweeps, note=note)
 

@@ -48,7 +48,8 @@ def sentence(record: Record) -> str:
         return f"Published state {record['published']}: {_intake(rows)}; {_actions(record)}."
     if outcome == "nothing new":
         n_files = sum(record["input"]["files"].values())
-        return f"Nothing new in {count(n_files, 'file')}: nothing was published."
+        looked_at = f" in {count(n_files, 'file')}" if n_files else ""  # a store has none
+        return f"Nothing new{looked_at}: nothing was published."
     if outcome == "gates failed":
         failed = [gate["name"] for gate in record["gates"] if not gate["passed"]]
         named = f"{len(failed)} of {count(len(record['gates']), 'gate')} failed"

@@ -176,8 +176,11 @@ def test_tree__is_fitted_kept_updated_and_fitted_again(kind, tmp_path):
     same = nights.night()
     assert (same.action, same.version, same.metrics) == ("kept", first.version, first.metrics)
 
+    nights.delete([5])
+    assert nights.night().reason == "1 row taken out."
+
     nights.append(separated(50, 1))
-    nights.delete([5, 6])
+    nights.delete([6])
     updated = nights.night()
     assert updated.action == "updated"
     assert updated.refit_at == first.refit_at
@@ -308,8 +311,10 @@ def test_labelled__new_rows_are_placed_and_a_drift_is_fitted(kind, tmp_path):
     np.testing.assert_array_equal(labels_of(nights, first), predicted(kind, nights, first.version))
     assert nights.night().action == "kept"
 
+    nights.delete([3])
+    assert nights.night().reason == "1 row went, none came."
     nights.append(separated(40, 1))
-    nights.delete([3, 70])
+    nights.delete([70])
     updated = nights.night()
     assert (updated.action, updated.version) == ("updated", first.version)
     assert updated.labels_version != first.labels_version

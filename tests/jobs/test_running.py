@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import re
 import sys
 import threading
 from pathlib import Path
@@ -505,6 +506,21 @@ def test_hooks__that_fail_change_nothing(corpus):
     assert record.outcome == "published"
     assert record.hooks[0].status == "not started"
     assert any("hook" in said for said in corpus.said)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("import time; time.sleep(60)", r"the success hook timed out after \d+\.\d s"),
+        ("import sys; sys.exit(7)", "the success hook failed with exit code 7"),
+        ("import sys; sys.exit('no mail')", "the success hook failed with exit code 1: no mail"),
+    ],
+)
+def test_hooks__what_became_of_one_is_said(corpus, script, told):
+    hook = json.dumps([sys.executable, "-c", script])
+    corpus.path.write_text(JOB + f'[hooks]\nsuccess = {hook}\ntimeout = "1s"\n')
+    corpus.run()
+    assert re.fullmatch(told, corpus.said[-1])
 
 
 def test_interrupt__is_recorded_and_gone_on_with(corpus, monkeypatch):

@@ -156,6 +156,7 @@ def test_render_run__long_lists_are_cut():
     [
         ({}, "Published state 40"),
         ({"outcome": "nothing new"}, "Nothing new in 1,197 files: nothing was published."),
+        ({"outcome": "nothing new", "input": Input()}, "Nothing new: nothing was published."),
         (
             {"outcome": "gates failed", "gates": (Gate("evidence", "more", "less", False),)},
             r"Not published: 1 of 1 gate failed \(evidence\)\. The published state is as it was\.",

@@ -130,7 +130,9 @@ class Labelled(Kind):
             version = store.get(before.version)
             kept = KeptLabels(StoredLabels(labels_store.objects, before.labels_version), changes)
             labels = _write_labels(request, version, clusters, baseline, kept)
-        reason = f"{count(changes.n_added, 'new row')} labelled; they fit as well as old ones."
+        reason = f"{count(len(changes.deleted), 'row')} went, none came."
+        if changes.n_added:
+            reason = f"{count(changes.n_added, 'new row')} labelled; they fit as well as old ones."
         metrics = _metrics(version, labels)
         return Made(version.id, labels.id, "updated", reason, metrics, before.refit_at, report)
 

@@ -114,14 +114,15 @@ def _told(version: Version, refit_at: str) -> Made:
     """Answer with a version that was brought up to date."""
     report = version.metrics["update"]
     n_reopened = int(report["n_reopened"])
-    reason = (
-        f"{count(report['n_added'], 'row')} placed, {count(report['n_deleted'], 'row')} taken out"
-    )
+    placed = f"{count(report['n_added'], 'row')} placed, " if report["n_added"] else ""
+    reason = f"{placed}{count(report['n_deleted'], 'row')} taken out"
     if n_reopened:
         where = f"{count(n_reopened, 'node')} with {report['share_reopened']:.1%} of the rows"
         reason += f"; new rows fit worse than old ones in {where}, divided again."
-    else:
+    elif report["n_added"]:
         reason += "; new rows fit as well as old ones."
+    else:
+        reason += "."
     return Made(
         version.id,
         None,
