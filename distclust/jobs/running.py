@@ -197,9 +197,11 @@ class Runner:
         """Look at the input; None if the store is kept by somebody else."""
         if not self.job.source:
             return None
-        known = None if head is None else self._inventory_of(head)
-        if known is not None:
+        known = None
+        if head is not None:
+            known = self._inventory_of(head)
             check_reading(known, self.job.input.reading, f"{self.job.path}: input.reading")
+            _check_storing(head, self.job)
         form = self.job.input.reading.get("format")
         where = f"{self.job.path}: input.source"
         survey = survey_input(list(self.job.source), known, where=where, form=form)
@@ -216,7 +218,7 @@ class Runner:
         """Store what the input is; return what the generation says about it."""
         document = seal(_FORM, inventory.to_json())
         self._objects.write(f"{INVENTORIES}/{inventory.digest}.json", document)
-        return {"job": self.job.name}
+        return {"job": self.job.name, "duplicates": self.job.input.duplicates}
 
     def _bring_in(self, survey: Survey | None, head: MatrixStore | None) -> MatrixStore:
         if survey is None:
@@ -455,6 +457,24 @@ def _own_inventory(job: Job, store: MatrixStore) -> str | None:
         expected, hint = f"rows of job {job.name!r}", "Name another store (input.store)."
         raise InputError(store.url, expected, f"those of job {told!r}", hint)
     return present_inventory(store.url)
+
+
+def _check_storing(store: MatrixStore, job: Job) -> None:
+    """Refuse another way to store rows than that of the rows that are there.
+
+    Where ids that occur twice were refused there are none, so that any rule goes on from there.
+    """
+    told = job.input
+    rule = store.provenance.get("duplicates", "refuse")
+    for name, asked, found, takes_any in (
+        ("layout", told.layout, store.layout, told.layout == "auto"),
+        ("storage", told.storage, store.codec, told.storage == "auto"),
+        ("duplicates", told.duplicates, rule, rule == "refuse"),
+    ):
+        if asked != found and not takes_any:
+            expected = f"{found!r} as for the rows that are there"
+            hint = "Restore it, or give the job another place (out) to start anew."
+            raise InputError(f"{job.path}: input.{name}", expected, repr(asked), hint)
 
 
 def plan_models(job: Job, wish: Wish, published: State | None) -> list[ModelPlan]:

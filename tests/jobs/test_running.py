@@ -101,6 +101,39 @@ def test_run__files_that_changed_and_give_the_same_rows_publish_nothing(corpus):
     assert (record.outcome, record.input.rows.added) == ("published", 40)
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('layout = "dense"', 'layout = "csr"'),
+        ('storage = "hot"', 'storage = "packed"'),
+        ('duplicates = "first"', 'duplicates = "last"'),
+        ('duplicates = "first"', ""),
+    ],
+)
+def test_run__another_way_to_store_rows_is_refused_even_if_no_file_changed(corpus, before, after):
+    corpus.path.write_text(JOB.replace("[input]", f"[input]\n{before}"))
+    assert corpus.run().outcome == "published"
+    assert corpus.run().outcome == "nothing new"
+    state = corpus.state()
+    corpus.path.write_text(JOB.replace("[input]", f"[input]\n{after}"))
+    name, found = before.split(" = ")
+    told = f"input.{name}: expected {found} as for the rows that are there, got".replace('"', "'")
+    with pytest.raises(InputError, match=told):
+        corpus.run()
+    with pytest.raises(InputError, match=told):
+        plan_run(read_job(corpus.path), Wish())
+    assert corpus.state() == state
+
+
+@pytest.mark.parametrize("name", ["layout", "storage", "duplicates"])
+def test_run__a_way_to_store_rows_that_fits_those_that_are_there(corpus, name):
+    corpus.run()
+    store = open_store(f"{corpus.out}/rows.zarr")
+    same = {"layout": store.layout, "storage": store.codec, "duplicates": "last"}[name]
+    corpus.path.write_text(JOB.replace("[input]", f'[input]\n{name} = "{same}"'))
+    assert corpus.run().outcome == "nothing new"
+
+
 def test_run__options_of_reading_that_changed_are_refused_even_if_no_file_did(corpus):
     corpus.run()
     text = corpus.path.read_text()
