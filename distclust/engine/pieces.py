@@ -114,7 +114,7 @@ class Grain:
 
 # A task costs milliseconds, of the worker and of everybody else. Where an item takes as long,
 # it takes several to be worth a task; where it takes longer, the last tasks are best short.
-BRIEF = Grain(2, 16)
+BRIEF = Grain(4, 16)
 LONG = Grain(1, 8)
 ONE = Grain(1, 1)  # results may be as large as blocks
 
