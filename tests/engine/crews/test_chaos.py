@@ -490,7 +490,7 @@ def test_interrupt__of_a_whole_process_group_saves_everything(tmp_path):
         os.killpg(driver.process.pid, signal.SIGINT)
         printed = driver.rest()
         assert driver.process.returncode == 130
-    assert printed.splitlines()[-1] == "stopped"
+    assert "stopped" in printed.splitlines()  # Dask may have a word about coroutines after it
     assert "Traceback" not in printed
     with Driver(tmp_path / "run", 20, 0.0) as driver:
         printed = driver.rest()
