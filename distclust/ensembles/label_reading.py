@@ -73,19 +73,16 @@ def _check_shape(source: _Source, where: str, known: LabelMatrix | None) -> None
         raise InputError(where, "at least one base", "none", "Pass labels of some clusterings.")
     if source.n_rows == 0:
         raise InputError(where, "at least one row", "none", "Pass labels of some rows.")
-    if known is not None and source.n_bases != known.n_bases:
+    if known is not None:
+        _check_bases(source, where, known)
+
+
+def _check_bases(source: _Source, where: str, known: LabelMatrix) -> None:
+    if source.n_bases != known.n_bases:
         expected = f"labels of {known.n_bases} bases, as in the fit"
         raise InputError(where, expected, source.n_bases, "Pass the same bases in their order.")
-    default = default_names(source.n_bases)
-    if (
-        known is not None
-        and source.names != known.names
-        and default
-        not in (
-            source.names,
-            known.names,
-        )
-    ):
+    have_names = default_names(source.n_bases) not in (source.names, known.names)
+    if have_names and source.names != known.names:
         expected = f"the bases of the fit, {', '.join(known.names)}, in this order"
         got = ", ".join(source.names)
         raise InputError(where, expected, got, "Choose the columns by these names.")

@@ -189,10 +189,8 @@ def examine_root(
         outcomes = _outcomes(question, tree, settings)
         whole = make_filter(fitted.family, tree, outcomes, settings.prior, "subtree")
         rows = held_out if held_out.shape[0] else question.sample.rows
-        compared, disagreeing = (
-            int(rows.shape[0]),
-            _count_differing(answer.share.filter, whole, rows),
-        )
+        compared = int(rows.shape[0])
+        disagreeing = _count_differing(answer.share.filter, whole, rows)
     return FirstAnswer(answer, fitted.family, compared, disagreeing)
 
 
