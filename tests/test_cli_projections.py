@@ -22,9 +22,11 @@ import distclust
 from distclust import cli
 from distclust.projections import em, krylov
 from distclust.projections.forecast import expected_rounds
+from distclust.report import listeners
 from distclust.report.listeners import Lines
 from distclust.store.results import ResultsStore
 from tests import small_blocks
+from tests.clocks import give_clock
 
 N_ROWS, N_FEATURES, N_COMPONENTS = 700, 6, 3
 
@@ -350,7 +352,7 @@ def test_progress__of_resumed_work_counts_from_where_it_went_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = iter([0.0, 10.0])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    give_clock(monkeypatch, listeners, monotonic=lambda: next(clock))
     listener = Lines(sys.stderr)
     listener(distclust.events.Event("", "kernel products", 8))
     listener(distclust.events.Event("", "kernel products", 10, 14))

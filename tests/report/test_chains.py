@@ -6,15 +6,16 @@ import io
 import json
 import math
 import re
-import time
 from typing import Any
 
 import pytest
 
 from distclust import events
 from distclust.events import Event
+from distclust.report import chains, listeners
 from distclust.report.chains import MOST_SHOWN, Board
 from distclust.report.listeners import Bars, Lines, json_lines, progress
+from tests.clocks import give_clock
 
 
 class Screen(io.StringIO):
@@ -71,7 +72,7 @@ def test_board__time_left_counts_from_where_chains_went_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    give_clock(monkeypatch, chains, listeners, monotonic=lambda: now)
     board = Board()
     board.take(chain(0, 800, -1.5))
     now = 10.0
@@ -133,7 +134,7 @@ def test_lines__of_many_chains_are_one_and_at_a_bounded_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    give_clock(monkeypatch, chains, listeners, monotonic=lambda: now)
     file = io.StringIO()
     lines = Lines(file)
     for done in range(10, 1001, 10):  # 0.3 s a round, 30 s in all
@@ -163,7 +164,7 @@ def test_lines__of_work_that_ended_early_promise_no_more_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    give_clock(monkeypatch, chains, listeners, monotonic=lambda: now)
     file = io.StringIO()
     lines = Lines(file)
     lines(chain(0, 100, -1.5))

@@ -19,6 +19,7 @@ from distclust.errors import InputError
 from distclust.events import Event
 from distclust.report import listeners
 from distclust.report.listeners import Lines, json_lines, progress
+from tests.clocks import give_clock
 
 
 class Screen(io.StringIO):
@@ -68,7 +69,7 @@ def test_progress__off_shows_nothing_and_unknown_modes_are_refused() -> None:
 
 def test_progress__says_nothing_of_quick_work_if_asked_to(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    give_clock(monkeypatch, listeners, monotonic=lambda: now)
     file = io.StringIO()
     with progress("lines", file=file, after=2.0):
         events.emit("reading", 3, 3)
@@ -113,7 +114,7 @@ def test_lines__are_few_however_many_events() -> None:
 
 def test_lines__come_again_after_the_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 6.0, 6.5])
-    monkeypatch.setattr(listeners.time, "monotonic", lambda: next(clock))
+    give_clock(monkeypatch, listeners, monotonic=lambda: next(clock))
     file = io.StringIO()
     lines = Lines(file)
     for done in (0, 1, 2, 3):
@@ -192,7 +193,7 @@ def test_lines__say_how_much_is_left(
     done: int, seconds: float, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([0.0, seconds, seconds])
-    monkeypatch.setattr(listeners.time, "monotonic", lambda: next(clock))
+    give_clock(monkeypatch, listeners, monotonic=lambda: next(clock))
     file = io.StringIO()
     lines = Lines(file)
     lines(Event("", "filtering, pass 1", 0, 100))
@@ -208,7 +209,7 @@ def test_bars__say_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     with progress("bar", file=file):
         events.deliver(Event("", "filtering, pass 2", 0, 100))
         later = time.monotonic() + 30
-        monkeypatch.setattr(listeners.time, "monotonic", lambda: later)
+        give_clock(monkeypatch, listeners, monotonic=lambda: later)
         events.deliver(Event("", "filtering, pass 2", 25, 100))
     assert "filtering, pass 2" in file.getvalue()
     assert re.search(r"about (89|90) s left|about 2 min left", file.getvalue())

@@ -8,6 +8,7 @@ from distclust.errors import StoreError
 from distclust.store import leases
 from distclust.store.leases import SKEW, lease, live_names, sweep_leases
 from distclust.store.sealed import seal
+from tests.clocks import give_clock
 
 PREFIX = ".distclust/leases"
 
@@ -19,7 +20,7 @@ def clock(monkeypatch):
     class Clock:
         now = 1_000_000.0
 
-    monkeypatch.setattr(leases.time, "time", lambda: Clock.now)
+    give_clock(monkeypatch, leases, time=lambda: Clock.now)
     return Clock
 
 

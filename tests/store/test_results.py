@@ -20,6 +20,7 @@ from distclust.store.results import DAY, ResultsStore
 from distclust.store.sealed import seal, unseal
 from distclust.store.shelf import CONDEMNED, LEASES, POINTER
 from distclust.store.versions import SEAL, VERSIONS, FileEntry, is_id, new_id, time_of
+from tests.clocks import give_clock
 from tests.faults import every_fault, fork
 
 WORK = {"kind": "bhc", "parameters": {"alpha": 1.5, "tuple": (1, 2)}, "seed": 7}
@@ -69,7 +70,7 @@ def clock(monkeypatch):
     class Clock:
         now = time.time()
 
-    monkeypatch.setattr(leases.time, "time", lambda: Clock.now)
+    give_clock(monkeypatch, leases, time=lambda: Clock.now)
     return Clock
 
 
