@@ -18,6 +18,7 @@ from distclust.engine.held import fingerprint_of, held_rows
 from distclust.engine.ingesting import ingest
 from distclust.engine.lazy import block_array, labels_array
 from distclust.engine.matrices import as_matrix
+from distclust.engine.notes import keeping_notes
 from distclust.engine.sessions import Session, connect, current_client, local_memory, local_threads
 from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
 from distclust.engine.stored_fits import passing_vault
@@ -46,6 +47,7 @@ __all__ = [
     "fingerprint_of",
     "held_rows",
     "ingest",
+    "keeping_notes",
     "labels_array",
     "local_memory",
     "local_threads",

@@ -6,15 +6,16 @@ out. Functions are module-level ones: they travel to workers by name.
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from distclust.engine.notes import noted, notes_of_pass, with_noted
 from distclust.engine.pieces import BRIEF, Pieces, check_travels, map_pieces, reported
 from distclust.engine.sessions import current_client, local_threads
 from distclust.engine.threads import count_of, map_in_order, one_blas_thread
 from distclust.store import Block, Matrix, Profile, profile_block
+from distclust.store.notes import Notes
 
 if TYPE_CHECKING:
     from distclust.engine.dask_matrix import Cut, DaskMatrix
@@ -46,7 +47,8 @@ def map_blocks(
     are the same.
     """
     indices = range(matrix.n_blocks)
-    yield from map_pieces(_BLOCKS, indices, function, matrix, shared, stage)
+    notes = notes_of_pass()
+    yield from map_pieces(_BLOCKS, indices, function, matrix, shared, stage, notes=notes)
 
 
 def reduce_blocks(
@@ -57,7 +59,19 @@ def reduce_blocks(
     stage: str = "",
 ) -> Result:
     """Return the values of `map_blocks`, combined one after another in block order."""
-    return functools.reduce(combine, map_blocks(function, matrix, *shared, stage=stage))
+    notes = notes_of_pass()
+    n_done: int = 0
+    total: Any = None
+    if notes is not None:
+        n_done, total = notes.read_sum()
+    indices = range(n_done, matrix.n_blocks)
+    for part in map_pieces(_BLOCKS, indices, function, matrix, shared, stage):
+        n_done, total = n_done + 1, part if n_done == 0 else combine(total, part)
+        if notes is not None:
+            notes.keep_sum(n_done, total)
+    assert n_done, "a matrix has blocks"
+    result: Result = total
+    return result
 
 
 def map_ordered(
@@ -66,13 +80,24 @@ def map_ordered(
     *shared: Any,
     stage: str = "",
     is_brief: bool = False,
+    is_noted: bool = False,
 ) -> Iterator[Result]:
     """Yield ``function(item, *shared)`` for every item, in order; see `map_blocks`.
 
     Items are taken as they are needed: they may come from a stream. Where `is_brief` says
-    that each takes milliseconds, a cluster does several of a sequence in one task.
+    that each takes milliseconds, a cluster does several of a sequence in one task. Where
+    `is_noted` says so, items of a sequence are pieces of a pass, see `distclust.engine.notes`.
     """
     check_travels(function)
+    notes = notes_of_pass() if is_noted else None
+    if notes is not None:
+        pairs, given = list(enumerate(items)), (function, notes, *shared)
+
+        def compute(todo: list[tuple[int, Any]]) -> Iterator[Result]:
+            return map_ordered(_note_item, todo, *given, stage=stage, is_brief=is_brief)
+
+        yield from with_noted(notes, range(len(pairs)), pairs, compute)
+        return
     client = current_client()
     if client is None:
         results = map_in_order(lambda item: function(item, *shared), items, local_threads())
@@ -87,6 +112,12 @@ def map_ordered(
         arguments = ((item,) for item in items)
         results = map_items(client, function, arguments, shared, stage or function.__name__)
     yield from reported(results, count_of(items, None), stage)
+
+
+def _note_item(
+    item: tuple[int, Any], function: Callable[..., Result], notes: Notes, *shared: Any
+) -> Result:
+    return noted(notes, item[0], function(item[1], *shared))
 
 
 def _call_each(items: Sequence[Any], function: Callable[..., Result], *shared: Any) -> list[Result]:
@@ -146,4 +177,14 @@ def _cut_block(matrix: DaskMatrix, index: int) -> Cut:
     return matrix.cut(index)
 
 
-_BLOCKS = Pieces(_read_block, _read_block, _cut_block)
+def _first_row(matrix: Matrix, index: int) -> int:
+    return matrix.block_bounds(index)[0]
+
+
+def _note_block(
+    block: Block, start: int, function: Callable[..., Any], notes: Notes, *shared: Any
+) -> Any:
+    return noted(notes, start, function(block, start, *shared))
+
+
+_BLOCKS = Pieces(_read_block, _read_block, _cut_block, _first_row, _note_block)

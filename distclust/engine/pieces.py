@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from distclust import events
+from distclust.engine.notes import with_noted
 from distclust.engine.sessions import current_client, local_threads
 from distclust.engine.threads import map_in_order
 from distclust.store import Matrix
+from distclust.store.notes import Notes
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,6 +45,10 @@ class Pieces:
         The same with all rows in memory, ready to be sent.
     cut
         How the piece of a `DaskMatrix` is put together.
+    number
+        What the piece of that number is known by in notes.
+    call_and_note
+        Calls a function of the piece and keeps what it returns; see `distclust.engine.notes`.
     is_small
         Whether results are small, so that a task may do several pieces of a store.
     """
@@ -50,6 +56,8 @@ class Pieces:
     read: Callable[[Matrix, int], tuple[Any, ...]]
     pack: Callable[[Matrix, int], tuple[Any, ...]]
     cut: Callable[[Any, int], PieceCut]
+    number: Callable[[Matrix, int], int]
+    call_and_note: Callable[..., Any]
     is_small: bool = False
 
 
@@ -64,9 +72,19 @@ def map_pieces(
     shared: tuple[Any, ...],
     stage: str,
     is_brief: bool = False,
+    notes: Notes | None = None,
 ) -> Iterator[Result]:
     """Yield ``function(*piece, *shared)`` for the pieces of these numbers, in order."""
     check_travels(function)
+    if notes is not None:
+        call, given = pieces.call_and_note, (function, notes, *shared)
+
+        def compute(todo: list[int]) -> Iterator[Result]:
+            return map_pieces(pieces, todo, call, matrix, given, stage, is_brief)
+
+        numbers = [pieces.number(matrix, i) for i in indices]
+        yield from with_noted(notes, numbers, indices, compute)
+        return
     client = current_client()
     if client is None:
         results = map_in_order(

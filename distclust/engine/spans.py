@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from distclust.engine.notes import noted, notes_of_pass
 from distclust.engine.pieces import Pieces, map_pieces
 from distclust.seeding import Keys, row_keys
 from distclust.store import Block, Matrix
+from distclust.store.notes import Notes
 
 if TYPE_CHECKING:
     from distclust.engine.dask_matrix import Cut, DaskMatrix
@@ -136,7 +138,8 @@ def map_spans(
     """
     skipped = frozenset(skip)
     indices = [i for i in range(n_spans(matrix)) if i not in skipped]
-    yield from map_pieces(_SPANS, indices, function, matrix, shared, stage, is_brief)
+    notes = notes_of_pass()
+    yield from map_pieces(_SPANS, indices, function, matrix, shared, stage, is_brief, notes)
 
 
 def _blocks_of(matrix: Matrix, index: int) -> range:
@@ -217,4 +220,12 @@ def _cut_span(matrix: DaskMatrix, index: int) -> _SpanCut:
     return _SpanCut(index, *span_bounds(matrix, index), blocks, cuts)
 
 
-_SPANS = Pieces(_read_span, _pack_span, _cut_span, is_small=True)
+def _number_of_span(matrix: Matrix, index: int) -> int:
+    return index
+
+
+def _note_span(span: Span, function: Callable[..., Any], notes: Notes, *shared: Any) -> Any:
+    return noted(notes, span.index, function(span, *shared))
+
+
+_SPANS = Pieces(_read_span, _pack_span, _cut_span, _number_of_span, _note_span, is_small=True)

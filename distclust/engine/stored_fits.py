@@ -102,8 +102,13 @@ def read_version(
     return model
 
 
+def vault_in(draft: Draft, fingerprint: str) -> Vault:
+    """Return the place for checkpoints of a run."""
+    return Vault(draft.place().objects, draft.id, fingerprint, draft.incarnation)
+
+
 def _fit(how: StoredFit, draft: Draft) -> None:
-    vault = Vault(draft.place().objects, draft.id, how.fingerprint(), draft.incarnation)
+    vault = vault_in(draft, how.fingerprint())
     step = vault.checkpoints("plan").newest_step()
     if step is not None:
         how.resumed(step)

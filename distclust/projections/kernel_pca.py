@@ -7,7 +7,7 @@ import math
 import os
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -250,17 +250,26 @@ class KernelPCA(Projection):
             kept directions is lost for good, and a component that was minor at first is not
             found later. `residuals_` tells how far it is from exact.
         """
-        where = f"{type(self).__name__}.partial_fit"
         if not hasattr(self, "components_"):
             return self.fit(X, y)
-        added = held_rows(self._new_rows(X, "partial_fit"))
-        _check_finite(added, where)
-        self._check_parameters((len(self._row_sums), self.n_features_in_), where)
-        self._check_same_components(where)
+        added = self._joining_rows(X)
         starts = range(0, added.shape[0], _ONLINE_ROWS if online else max(added.shape[0], 1))
         for start in starts:
             self._grow(added[start : start + starts.step], online=online)
         return self
+
+    def _join_beside(self, X: Any, vault_of: Callable[[str], Vault]) -> None:
+        """Let rows join as in `partial_fit`, saving state in the vault of a fingerprint."""
+        self._grow(self._joining_rows(X), online=False, vault_of=vault_of)
+
+    def _joining_rows(self, X: Any) -> RowArray:
+        """Return rows that may join, checked."""
+        where = f"{type(self).__name__}.partial_fit"
+        added = held_rows(self._new_rows(X, "partial_fit"))
+        _check_finite(added, where)
+        self._check_parameters((len(self._row_sums), self.n_features_in_), where)
+        self._check_same_components(where)
+        return added
 
     def _fit_rows(self, rows: RowArray, vault: Vault | None) -> None:
         """Fit rows that are in memory; state is saved in the vault."""
@@ -289,18 +298,30 @@ class KernelPCA(Projection):
         self.objective_path_ = state.objective
         return state.as_subspace()
 
-    def _grow(self, added: RowArray, *, online: bool) -> None:
+    def _grow(
+        self,
+        added: RowArray,
+        *,
+        online: bool,
+        vault_of: Callable[[str], Vault] | None = None,
+    ) -> None:
         before = self._rows
         self._rows = _stacked(before, added)
         try:
             with one_blas_thread:
-                found = self._grown(before, added, online=online)
+                found = self._grown(before, added, online, vault_of)
         except BaseException:
             self._rows = before  # the model is what it was, and may be given the rows again
             raise
         self._keep(found, is_final=not online)
 
-    def _grown(self, before: RowArray, added: RowArray, *, online: bool) -> Subspace:
+    def _grown(
+        self,
+        before: RowArray,
+        added: RowArray,
+        online: bool,
+        vault_of: Callable[[str], Vault] | None,
+    ) -> Subspace:
         preparation, q = self._preparation(), self.n_components
         new = in_layout_of(before, added)
         start = grown(preparation, self._known, before, new, q, online=online)
@@ -309,7 +330,9 @@ class KernelPCA(Projection):
             start = plan.project(start)
         if online or plan.is_converged(start):
             return start
-        with self._working_crew(self._role(), None) as crew:
+        role = self._role()
+        vault = None if vault_of is None else vault_of(self._fingerprint(role.rows))
+        with self._working_crew(role, vault) as crew:
             return crew.follow(replace(plan, start=start))
 
     def _krylov(self, start: Subspace) -> Krylov:

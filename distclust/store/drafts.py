@@ -30,6 +30,7 @@ from distclust.errors import ConflictError, InputError, StoreError
 from distclust.store.archive import encode_archive
 from distclust.store.checkpoints import CHECKPOINTS, Checkpoints
 from distclust.store.ledger import Ledger
+from distclust.store.notes import Notebook, notes_folder
 from distclust.store.objects import MissingObject, Objects
 from distclust.store.sealed import plain, seal, unseal
 from distclust.store.shelf import DRAFTS, Shelf
@@ -212,6 +213,18 @@ class Draft:
     def checkpoints(self, part: str = "") -> Checkpoints:
         """Return the checkpoints of this run, or of a part of it such as a chain."""
         return Checkpoints(self._objects, f"{self.id}/{part}" if part else self.id)
+
+    def notebook(self, chapter: str) -> Notebook:
+        """Return where the passes of a chapter of this run keep what they found."""
+        return Notebook(self._objects, self.id, chapter)
+
+    def has_notes(self) -> bool:
+        """Whether a pass of this run found something that no saved state holds."""
+        return bool(self._objects.list(notes_folder(self.id)))
+
+    def remove_notes(self) -> None:
+        """Remove the notes of all chapters: a state was saved that comes after them."""
+        self._objects.delete_tree(notes_folder(self.id))
 
     def check(self) -> None:
         """Give a sign of life; for long work between files.

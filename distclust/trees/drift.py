@@ -227,7 +227,8 @@ def measure(
         chosen = _choose_blocks(matrix, leaves, stats, is_wanted, seed)
         clusters = Clusters(family, stats, np.zeros(n_leaves), 0.0)
         shared = matrix, leaves, clusters, is_wanted
-        for part in map_ordered(_score_block, chosen, *shared, stage="measuring the fit"):
+        stage = "measuring the fit"
+        for part in map_ordered(_score_block, chosen, *shared, stage=stage, is_noted=True):
             found = found + part
     return Baseline(stats, found, Moments.none(n_leaves))
 

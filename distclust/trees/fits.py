@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import map_ordered, n_spans, span_bounds
+from distclust.engine import keeping_notes, map_ordered, n_spans, span_bounds
 from distclust.families import Family
 from distclust.store import Matrix
 from distclust.store.codes import Codes, HeldCodes, StoredCodes, read_range, spans_between
@@ -159,22 +160,32 @@ def codes_beside(draft: Draft, step: int) -> StoredCodes:
     return StoredCodes(draft.place().objects, draft.id, step)
 
 
-def fit_beside(method: Method[Any], matrix: Matrix, draft: Draft) -> Finished:
-    """Fit rows of a store, saving every state; go on from the last one that was saved."""
+def fit_beside(
+    method: Method[Any], matrix: Matrix, draft: Draft, *, keeps_notes: bool = False
+) -> Finished:
+    """Fit rows of a store, saving every state; go on from the last one that was saved.
+
+    With notes, also a pass that was cut off goes on where it was.
+    """
     saved = draft.checkpoints().latest()
+
+    def noting(number: int) -> AbstractContextManager[None]:
+        return keeping_notes(draft.notebook(str(number)) if keeps_notes else None)
 
     def codes_for(step: int) -> Codes:
         return method.codes_from(step, codes_beside(draft, step))
 
     if saved is None:
-        number, state = 0, method.start(matrix)
-        _save(method, state, draft, number)
+        with noting(0):
+            number, state = 0, method.start(matrix)
+        _save(method, state, draft, number, keeps_notes)
     else:
         number, state = saved.step, method.from_arrays(saved.meta, saved.arrays)
     while not method.is_complete(state):
-        state = method.advance(matrix, state, codes_for)
         number += 1
-        _save(method, state, draft, number)
+        with noting(number):
+            state = method.advance(matrix, state, codes_for)
+        _save(method, state, draft, number, keeps_notes)
         step = method.step_of(state)
         if step > 3:  # the state before this one, two numbers back at most, may be needed
             codes_beside(draft, step - 3).remove()
@@ -182,9 +193,11 @@ def fit_beside(method: Method[Any], matrix: Matrix, draft: Draft) -> Finished:
     return replace(found, codes=codes_for(found.step)) if found.step else found
 
 
-def _save(method: Method[Any], state: Any, draft: Draft, number: int) -> None:
+def _save(method: Method[Any], state: Any, draft: Draft, number: int, keeps_notes: bool) -> None:
     draft.check()
     draft.checkpoints().save(number, draft.incarnation, *method.to_arrays(state))
+    if keeps_notes:
+        draft.remove_notes()  # they led to this state
 
 
 def write_labels(

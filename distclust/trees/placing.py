@@ -215,7 +215,8 @@ def count_deleted(
     removed = np.zeros((n_leaves, family.n_statistics))
     items = [(block, places) for block, _, places in before.places_of(changes.deleted)]
     shared = before, leaves, family, n_leaves
-    for part in map_ordered(_count_in_block, items, *shared, stage=stage if items else ""):
+    name = stage if items else ""
+    for part in map_ordered(_count_in_block, items, *shared, stage=name, is_noted=True):
         removed += part
     return removed
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import labels_array, temporary_results
-from distclust.errors import ConflictError
+from distclust.engine import keeping_notes, labels_array, temporary_results
+from distclust.errors import ConflictError, InputError
 from distclust.store import Matrix
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import (
@@ -86,7 +86,7 @@ def fit_and_publish(
     """Fit `model`, saving its state beside its version, and publish it.
 
     An `updatable` version also holds the leaf of every row, and how well rows fit theirs; see
-    `distclust.trees.updating`.
+    `distclust.trees.updating`. As nobody watches such fits, also their passes can be taken up.
     """
     fingerprint = str(matrix.fingerprint)  # type: ignore[attr-defined]
     identity = identity_of(model, fingerprint)
@@ -97,25 +97,28 @@ def fit_and_publish(
             version = draft.publish()
             _take_over(model, read_model(store, version.id))
         else:
-            found = fit_rows(method, matrix, draft)
+            found = fit_rows(method, matrix, draft, keeps_notes=updatable)
             settle(model, found, matrix)
             write_model(model, found, matrix, draft)
             if updatable and len(found.row_leaves[0]) == 0:
-                baseline = measure_leaves(model, found, matrix)
+                with keeping_notes(draft.notebook("baseline")):
+                    baseline = measure_leaves(model, found, matrix)
                 write_for_updates(found, baseline, matrix, draft)
             version = draft.publish(metrics_of(model, matrix.shape[0]))
     return attach(model, store, version)
 
 
-def fit_rows(method: Method[Any], matrix: Matrix, draft: Draft) -> Finished:
+def fit_rows(method: Method[Any], matrix: Matrix, draft: Draft, *, keeps_notes: bool) -> Finished:
     """Fit rows beside a draft; one that has nothing to go on from is not left behind."""
     try:
-        return fit_beside(method, matrix, draft)
+        return fit_beside(method, matrix, draft, keeps_notes=keeps_notes)
     except ConflictError:
         raise  # the run is another's
-    except Exception:
-        if draft.checkpoints().latest() is None:
-            draft.abandon()  # refused, or lost before there was anything to go on from
+    except Exception as error:
+        # Refused, or lost before there was anything to go on from.
+        is_refused = isinstance(error, InputError)
+        if draft.checkpoints().latest() is None and (is_refused or not draft.has_notes()):
+            draft.abandon()
         raise
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import check_features
+from distclust.engine import check_features, keeping_notes
 from distclust.errors import InputError
 from distclust.store import Matrix
 from distclust.store.archive import with_prefix
@@ -189,14 +189,15 @@ def update_tree(
         if draft.is_sealed:
             return draft.publish()
         method = Update(fitted, matrix, changes, rules, where)
-        found = fit_rows(method, matrix, draft)
+        found = fit_rows(method, matrix, draft, keeps_notes=True)
         model = copy.copy(fitted.model)
         settle(model, found, matrix)
         known_as = _known_as(fitted, found)
         if np.array_equal(known_as, np.arange(fitted.model.tree_.n_leaves)):
             _take_over_labels(store, fitted, model, changes, draft)
         write_model(model, found, matrix, draft)
-        measured = measure_leaves(model, found, matrix, known_as < 0)
+        with keeping_notes(draft.notebook("baseline")):
+            measured = measure_leaves(model, found, matrix, known_as < 0)
         baseline = Baseline.from_arrays(found.extra).joined(measured, known_as)
         write_for_updates(found, baseline, matrix, draft)
         metrics = metrics_of(model, matrix.shape[0])

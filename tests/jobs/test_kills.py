@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from distclust.engine import spans
 from distclust.store import row_labels
 from distclust.store.matrix_store import open_store
 from tests.faults import run_with_fault, storage_operations
@@ -24,8 +25,9 @@ from tests.small_blocks import BLOCK_ROWS, shrink
 
 pytestmark = pytest.mark.chaos
 
-# What takes work to make: parsed lines, blocks of rows, codes, labels and leaves of rows, shards.
-LABOUR = ("/pieces/", "/X/c/", "/codes-", "/labels/c/", "/leaves/c/", "/shards/*/c/")
+# What takes work to make: parsed lines, blocks of rows, codes, labels and leaves of rows, shards,
+# notes of what blocks were found to hold.
+LABOUR = ("/pieces/", "/X/c/", "/codes-", "/labels/c/", "/leaves/c/", "/shards/*/c/", "/notes/")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,7 @@ class Unbroken:
 def unbroken(tmp_path_factory) -> Iterator[Unbroken]:
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
+        patch.setattr(spans, "SPAN_BLOCKS", 1)
         shards_of(BLOCK_ROWS, patch)
         patch.setattr(row_labels, "LABEL_CHUNK", BLOCK_ROWS)
         patch.setenv("DISTCLUST_THREADS", "1")  # the same operations in the same order
@@ -90,12 +93,14 @@ def check(place: str, is_finished: bool, unbroken: Unbroken) -> None:
 def kill_points(operations: list[str]) -> list[int]:
     """Return where to kill: before the first write of every kind, and after what publishes.
 
-    After other writes comes nothing but a folder until the next one.
+    After other writes comes nothing but a folder until the next one. Of what takes work to make
+    also before the last: then the more is done, the more could be done again.
     """
+    last = {operation: i for i, operation in enumerate(operations)}
     first = {operation: i for i, operation in reversed(list(enumerate(operations)))}
     writes = [i for name, i in first.items() if name.startswith(("link", "replace"))]
     published = [i + 1 for i in writes if operations[i].startswith("link")]
-    return sorted({*writes, *published})
+    return sorted({*writes, *published, *(last[name] for name in labour(operations))})
 
 
 def labour(operations: list[str]) -> Counter[str]:

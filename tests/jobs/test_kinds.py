@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,13 +15,17 @@ import pytest
 import distclust
 from distclust.errors import InputError
 from distclust.jobs.kinds import KINDS, Asked, Before, DriftRules, Made, Request
+from distclust.jobs.kinds.base import Kind
 from distclust.projections import persistence as projections
+from distclust.projections.krylov import Krylov
+from distclust.store import row_labels
+from distclust.store.checkpoints import CHECKPOINTS
 from distclust.store.drafts import held_back
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.trees.persistence import read_model
-from tests.small_blocks import shrink
+from tests.small_blocks import BLOCK_ROWS, shrink
 
 N_FEATURES = 48
 
@@ -67,12 +72,18 @@ class Nights:
         with held_back():
             made = self.kind.make(request)
             assert self.kind.make(request) == made  # asked again: nothing is redone
-        ResultsStore(request.place).release(made.version)
-        if made.labels_version is not None:
-            ResultsStore(f"{request.place}.labels").release(made.labels_version)
+        self.release(made)
         before = Before(made.version, made.labels_version, request.matrix, made.refit_at)
         self.request = replace(request, before=before, refit_reason=None)
         return made
+
+    def release(self, made: Made) -> None:
+        """Show what was made, and see that nothing else is left."""
+        self.store.release(made.version)
+        labels = ResultsStore(f"{self.request.place}.labels")
+        if made.labels_version is not None:
+            labels.release(made.labels_version)
+        assert self.store.objects.list(CHECKPOINTS) + labels.objects.list(CHECKPOINTS) == []
 
     @property
     def store(self) -> ResultsStore:
@@ -354,6 +365,53 @@ def test_labelled__only_new_rows_are_read(tmp_path, monkeypatch):
     assert read == {4, 5}
 
 
+def read_in_parts(kind: Kind, request: Request, at_once: int) -> tuple[Made, int, int]:
+    """Make a model, interrupted whenever so many blocks were read; also count reads and cuts."""
+    n_read, n_cuts, most = 0, 0, at_once
+    plain = StoredMatrix.block
+
+    def counted(self: StoredMatrix, index: int) -> Any:
+        nonlocal n_read
+        if n_read == most:
+            raise KeyboardInterrupt
+        n_read += 1
+        return plain(self, index)
+
+    with pytest.MonkeyPatch.context() as patch, held_back():
+        patch.setenv("DISTCLUST_THREADS", "1")
+        patch.setattr(row_labels, "LABEL_CHUNK", BLOCK_ROWS)
+        patch.setattr(StoredMatrix, "block", counted)
+        while True:
+            try:
+                return kind.make(request), n_read, n_cuts
+            except KeyboardInterrupt:
+                n_cuts, most = n_cuts + 1, most + at_once
+                assert n_cuts < 100, "the work does not come on"
+
+
+@pytest.mark.filterwarnings("ignore::distclust.errors.ConvergenceWarning")
+@pytest.mark.parametrize("kind", ["dpmixture", "ensemble"])
+def test_labelled__passes_that_were_cut_off_are_not_begun_again(kind, tmp_path, monkeypatch):
+    """The fit itself reads all rows into memory, whatever was made of them before."""
+    found = []
+    for at_once in (10**6, 3):
+        nights = Nights(tmp_path / str(at_once), kind, separated(600, 0), **LABELLED[kind])
+        monkeypatch.undo()
+        with held_back():
+            version = nights.kind.fit(nights.request, nights.store)  # type: ignore[attr-defined]
+        monkeypatch.setattr(type(nights.kind), "fit", lambda *_, version=version: version)
+        made, n_read, n_cuts = read_in_parts(nights.kind, nights.request, at_once)
+        before = Before(made.version, made.labels_version, nights.request.matrix, made.refit_at)
+        nights.release(made)
+        nights.append(separated(300, 1))
+        later = replace(nights.request, matrix=nights.matrix(), before=before)
+        made, n_read_later, n_cuts_later = read_in_parts(nights.kind, later, at_once)
+        assert made.action == "updated"
+        found.append((n_read, n_read_later, labels_of(nights, made).tolist()))
+    assert min(n_cuts, n_cuts_later) >= 2
+    assert found[0] == found[1]
+
+
 # ---- projections ---------------------------------------------------------------------------------
 
 
@@ -396,3 +454,53 @@ def test_ppca__is_fitted_anew(tmp_path):
     wanted = distclust.PPCA(n_components=2, random_state=3).fit(distclust.open_store(nights.rows))
     model = projections.read_model(nights.store, made.version)
     np.testing.assert_array_equal(model.components_, wanted.components_)
+
+
+@pytest.mark.parametrize("has_missing", [False, True])
+def test_ppca__passes_that_were_cut_off_are_not_begun_again(has_missing, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(500, 5)) * [3, 2, 1, 1, 1]
+    if has_missing:  # then every iteration is a pass
+        rows[::7, 2] = np.nan
+    parameters = {"n_components": 2, "tolerance": 1e-3}
+    found = []
+    for at_once in (10**6, 5):
+        nights = Nights(tmp_path / str(at_once), "ppca", rows, **parameters)
+        made, n_read, n_cuts = read_in_parts(nights.kind, nights.request, at_once)
+        model = projections.read_model(nights.store, made.version)
+        found.append((n_read, model.loadings_.tobytes(), model.log_likelihood_path_.tolist()))
+    assert n_cuts > (5 if has_missing else 0)
+    assert found[0] == found[1]
+
+
+def test_kernel_pca__rows_that_were_interrupted_join_from_there(tmp_path):
+    rows = np.random.default_rng(0).normal(size=(400, 5))
+    found = []
+    for stop_at in (-1, 1):
+        rounds: list[int] = []
+        nights = Nights(tmp_path / str(stop_at), "kpca", rows[:300], n_components=2, gamma=0.2)
+        nights.night()
+        nights.append(rows[300:] * 2.0)
+        with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+            watch_rounds(patch, rounds, stop_at)
+            nights.night()
+        with pytest.MonkeyPatch.context() as patch:
+            watch_rounds(patch, rounds, -1)
+            version = nights.night().version if stop_at >= 0 else nights.request.before.version
+        model = projections.read_model(nights.store, version)
+        found.append((rounds, model.components_.tobytes()))
+    (whole, wanted), (broken, components) = found
+    assert broken == [0, 1, *whole[1:]]  # taken up again, and no more than that
+    assert components == wanted
+
+
+def watch_rounds(patch: pytest.MonkeyPatch, rounds: list[int], stop_at: int) -> None:
+    """Write down the rounds of kernel PCA, and interrupt one of them."""
+    plain = Krylov.absorb
+
+    def absorb(self: Any, state: Any, reports: Any) -> Any:
+        rounds.append(state.n_products)
+        if rounds.count(stop_at) == 1 and rounds[-1] == stop_at:
+            raise KeyboardInterrupt
+        return plain(self, state, reports)
+
+    patch.setattr(Krylov, "absorb", absorb)

@@ -11,9 +11,11 @@ import pytest
 
 import distclust
 from distclust import EMBHC, RandomizedBHC, engine
+from distclust.engine import spans
 from distclust.store import row_labels
 from distclust.store.changes import changes_between
 from distclust.store.results import ResultsStore
+from distclust.store.row_labels import StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.trees.drift import DriftRules
 from distclust.trees.evaluate import DirichletProcess, evaluate
@@ -344,6 +346,43 @@ def test_update__killed_anywhere_ends_as_if_it_had_not_been(tmp_path):
         tmp_path / "tries", prepare=prepare, action=attempt, check=check, stride=23
     )
     assert n_faults > 50
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_fit__a_pass_that_was_cut_off_is_not_begun_again(kind, tmp_path, monkeypatch):
+    """Every run is interrupted at its eighth block; no block that was done is read again."""
+    monkeypatch.setattr(spans, "SPAN_BLOCKS", 1)
+    monkeypatch.setenv("DISTCLUST_THREADS", "1")
+    distclust.ingest(iter([separated(1500, 0)]), tmp_path / "X.zarr")
+    matrix, (whole, broken) = (
+        rows_of(tmp_path / "X.zarr"),
+        (ResultsStore(tmp_path / name) for name in "ab"),
+    )
+    n_read, n_cuts, most = 0, 0, 10**6
+    plain = StoredMatrix.block
+
+    def counted(self: StoredMatrix, index: int) -> Any:
+        nonlocal n_read
+        if n_read == most:
+            raise KeyboardInterrupt
+        n_read += 1
+        return plain(self, index)
+
+    monkeypatch.setattr(StoredMatrix, "block", counted)
+    wanted = fit_updatable(MAKERS[kind](), matrix, whole, "fit")
+    n_whole, n_read, most = n_read, 0, 7
+    while broken.current() is None:
+        try:
+            found = fit_updatable(MAKERS[kind](), matrix, broken, "fit")
+        except KeyboardInterrupt:
+            n_cuts, most = n_cuts + 1, most + 7
+            assert n_cuts < 100, "the fit does not come on"
+    assert n_cuts > 2 * matrix.n_blocks // 7  # in several passes
+    assert n_read == n_whole
+    assert found.metrics == wanted.metrics
+    labels = [StoredLabels(store.objects, version.id).read(0, 1500)
+              for store, version in ((whole, wanted), (broken, found))]  # fmt: skip
+    np.testing.assert_array_equal(*labels)
 
 
 # ---- rows that came and went ---------------------------------------------------------------------

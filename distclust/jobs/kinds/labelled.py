@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import map_blocks, map_ordered
+from distclust.engine import keeping_notes, map_ordered, reduce_blocks
 from distclust.errors import InputError
 from distclust.jobs.kinds.base import (
     FIRST,
@@ -29,6 +29,7 @@ from distclust.jobs.kinds.base import (
 )
 from distclust.jobs.kinds.scores import Scores
 from distclust.store.changes import Changes, changes_between
+from distclust.store.drafts import Draft
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import KeptLabels, StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
@@ -88,6 +89,8 @@ class Labelled(Kind):
         with request.matrix.held():
             clusters = self.clusters(store, version.id, where)
             labels = _label_all(request, version, clusters)
+        if drift is not None:
+            _forget_comparison(request, store)
         metrics = _metrics(version, labels)
         return Made(version.id, labels.id, "fitted", reason, metrics, version.created, drift)
 
@@ -115,21 +118,23 @@ class Labelled(Kind):
         clusters = self.clusters(store, before.version, where)
         scores = clusters.scores.restored(archive.meta, archive.arrays)
         clusters = replace(clusters, scores=scores)
-        with request.matrix.held():
+        version = store.get(before.version)
+        with request.matrix.held(), _draft(request, version, before.labels_version) as draft:
             try:
-                latest = _score_added(request.matrix, changes, clusters)
+                with keeping_notes(None if draft.is_sealed else draft.notebook("added")):
+                    latest = _score_added(request.matrix, changes, clusters)
             except InputError as error:
                 if not error.where.startswith(where):
                     raise
+                draft.abandon()
                 return f"New rows do not fit the model: {error}", None
             baseline = replace(baseline, since=baseline.since + latest)
             report, n_drifted = _report(request, changes, baseline, latest)
-            if n_drifted:
+            if n_drifted:  # the draft is left as it is: asked again, it says the same at once
                 told = f"New rows fit worse than old ones in {count(n_drifted, 'cluster')}"
                 return f"{told}, by more than {request.drift.threshold:g} standard errors.", report
-            version = store.get(before.version)
             kept = KeptLabels(StoredLabels(labels_store.objects, before.labels_version), changes)
-            labels = _write_labels(request, version, clusters, baseline, kept)
+            labels = _write_labels(draft, request.matrix, clusters, baseline, kept)
         reason = f"{count(len(changes.deleted), 'row')} went, none came."
         if changes.n_added:
             reason = f"{count(changes.n_added, 'new row')} labelled; they fit as well as old ones."
@@ -162,50 +167,60 @@ def _metrics(version: Version, labels: Version) -> dict[str, Any]:
 
 def _label_all(request: Request, version: Version, clusters: Clusters) -> Version:
     """Give every row its label, and measure how well rows of the fit fit."""
-    identity = _identity(request, version, None)
-    store = _labels_store(request)
-    run = store.find_run(**identity)
-    if run is not None:
-        with store.begin(**identity, run=run) as draft:
-            if draft.is_sealed:
-                return draft.publish()
-    scores = clusters.scores.learned(request.matrix, clusters.labels, clusters.n_clusters)
-    clusters = replace(clusters, scores=scores)
-    old = Moments.none(clusters.n_clusters)
-    shared = scores, clusters.labels, clusters.n_clusters
-    for part in map_blocks(_score_fitted, request.matrix, *shared, stage="measuring the fit"):
-        old = old + part
-    sizes = np.bincount(clusters.labels[clusters.labels >= 0], minlength=clusters.n_clusters)
-    baseline = Baseline(sizes[:, None].astype(np.float64), old, Moments.none(clusters.n_clusters))
-    return _write_labels(request, version, clusters, baseline, None)
+    with _draft(request, version, None) as draft:
+        if draft.is_sealed:
+            return draft.publish()
+        with keeping_notes(draft.notebook("fit")):
+            clusters, baseline = _measured(request.matrix, clusters)
+        return _write_labels(draft, request.matrix, clusters, baseline, None)
+
+
+def _measured(matrix: StoredMatrix, clusters: Clusters) -> tuple[Clusters, Baseline]:
+    """Return clusters with scores that know the rows, and how well rows of the fit fit."""
+    labels, n_clusters = clusters.labels, clusters.n_clusters
+    scores = clusters.scores.learned(matrix, labels, n_clusters)
+    shared = scores, labels, n_clusters
+    stage = "measuring the fit"
+    old = reduce_blocks(_score_fitted, matrix, *shared, stage=stage)
+    sizes = np.bincount(labels[labels >= 0], minlength=n_clusters)
+    baseline = Baseline(sizes[:, None].astype(np.float64), old, Moments.none(n_clusters))
+    return replace(clusters, scores=scores), baseline
 
 
 def _write_labels(
-    request: Request,
-    version: Version,
+    draft: Draft,
+    matrix: StoredMatrix,
     clusters: Clusters,
     baseline: Baseline,
     kept: KeptLabels | None,
 ) -> Version:
+    if not draft.is_sealed:
+        facts, arrays = clusters.scores.to_arrays()
+        arrays = {**baseline.to_arrays(), **arrays}
+        draft.write_archive(BASELINE_FILE, "Baseline", facts, arrays)
+    placing = Placing(place_block, (clusters.scores,))
+    return publish_labels(draft, placing, clusters.n_clusters, matrix, kept)
+
+
+def _draft(request: Request, version: Version, before: str | None) -> Draft:
+    """Begin the labels of a model, or go on with them; `before` are those they start from."""
     store = _labels_store(request)
-    before = None if kept is None else kept.labels.version_id
-    identity = _identity(request, version, before)
-    with store.begin(**identity, run=store.find_run(**identity)) as draft:
-        if not draft.is_sealed:
-            facts, arrays = clusters.scores.to_arrays()
-            arrays = {**baseline.to_arrays(), **arrays}
-            draft.write_archive(BASELINE_FILE, "Baseline", facts, arrays)
-        placing = Placing(place_block, (clusters.scores,))
-        return publish_labels(draft, placing, clusters.n_clusters, request.matrix, kept)
-
-
-def _identity(request: Request, version: Version, before: str | None) -> dict[str, Any]:
-    return {
+    identity: dict[str, Any] = {
         "kind": KIND,
         "parameters": {"model": version.kind, "version": version.id, "update_of": before},
         "seed": None,
         "input_fingerprint": request.matrix.fingerprint,
     }
+    return store.begin(**identity, run=store.find_run(**identity))
+
+
+def _forget_comparison(request: Request, store: ResultsStore) -> None:
+    """Remove what is left of the comparison that asked for the fit that is now made."""
+    assert request.before is not None, "there was something to compare with"
+    version = store.get(request.before.version)
+    with _draft(request, version, request.before.labels_version) as draft:
+        if not draft.is_sealed:
+            draft.abandon()
 
 
 def place_block(block: Any, start: int, scores: Scores) -> Labels:
@@ -231,7 +246,7 @@ def _score_added(matrix: StoredMatrix, changes: Changes, clusters: Clusters) -> 
         if stop > changes.n_kept
     ]
     shared = matrix, clusters.scores, clusters.n_clusters
-    for part in map_ordered(_score_new, items, *shared, stage="scoring new rows"):
+    for part in map_ordered(_score_new, items, *shared, stage="scoring new rows", is_noted=True):
         found = found + part
     return found
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from distclust.engine.stored_fits import MODEL_FILE
+from distclust.engine import keeping_notes
+from distclust.engine.stored_fits import MODEL_FILE, vault_in
 from distclust.jobs.kinds.base import FIRST, Kind, Made, Request, count, figures, fitted, kept
 from distclust.projections import PPCA, KernelPCA
 from distclust.projections.persistence import (
@@ -77,7 +79,9 @@ class KernelProjection(Kind):
                 version = draft.publish()
             else:
                 with request.matrix.held():
-                    model.partial_fit(_rows_from(request.matrix, n_old))
+                    model._join_beside(
+                        _rows_from(request.matrix, n_old), functools.partial(vault_in, draft)
+                    )
                 model.close()
                 draft.write_archive(MODEL_FILE, *kernel_pca_to_archive(model))
                 version = draft.publish(metrics_of(model))
@@ -123,7 +127,7 @@ class LinearProjection(Kind):
         with store.begin(**identity, run=store.find_run(**identity)) as draft:
             if draft.is_sealed:
                 return draft.publish()
-            with request.matrix.held():
+            with request.matrix.held(), keeping_notes(draft.notebook("fit")):
                 model.fit(request.matrix)
             draft.write_archive(MODEL_FILE, *ppca_to_archive(model))
             return draft.publish(
