@@ -141,7 +141,7 @@ class Draft:
         return DraftPlace(self._objects, self.id, self.incarnation)
 
     def adopt(self, name: str, entry: FileEntry) -> None:
-        """Record a file that `DraftPlace.write` wrote; publishing verifies it as all others.
+        """Take in a file that `DraftPlace.write` wrote; publishing verifies it as all others.
 
         Raises
         ------
@@ -151,7 +151,7 @@ class Draft:
         self.adopt_all({name: entry})
 
     def adopt_all(self, entries: Mapping[str, FileEntry]) -> None:
-        """Record many files by name at once; as `adopt`."""
+        """Take in many files by name at once; as `adopt`."""
         for name in entries:
             check_name(name)
         known = self._sealed.files if self._sealed else self._files
@@ -161,9 +161,8 @@ class Draft:
             raise self._conflict("the content that was sealed", got)
         if new:
             self._check_claim()
-        for name, entry in new.items():
-            self._forget(name)
-            self._record(name, entry)
+        self._taken_over -= new.keys()
+        self._files |= new
 
     def take_over(self, version: Version, names: Mapping[str, str]) -> None:
         """Give files of a sealed version a place in this draft, each by its name here.
@@ -323,11 +322,11 @@ class Draft:
             self._objects.delete(self._record_key(name))
 
     def _record(self, name: str, entry: FileEntry) -> None:
-        self._objects.write(self._record_key(name), seal(_FORM, {"name": name, **entry.as_json()}))
+        _write_record(self._objects, self.id, name, entry)
         self._files[name] = entry
 
     def _record_key(self, name: str) -> str:
-        return f"{self._claims.prefix}/files/{name}.json"
+        return _record_key(self.id, name)
 
     def _seal(self, metrics: dict[str, Any]) -> Version:
         self._verify()
@@ -400,6 +399,8 @@ class DraftPlace:
     def write(self, name: str, *buffers: Any) -> FileEntry:
         """Write a file from buffers, one after the other; return what `Draft.adopt` takes.
 
+        It is recorded here, where others do the same for their files at the same time.
+
         Raises
         ------
         ConflictError
@@ -412,8 +413,23 @@ class DraftPlace:
             raise _conflict(self.objects, self.version_id, expected, got)
         if self.objects.exists(file_key(self.version_id, SEAL)):
             raise _sealed_error(self.objects, self.version_id)
+        record = _record_key(self.version_id, name)
+        if self.objects.exists(record):
+            self.objects.delete(record)  # before what it describes is gone
         self.objects.write(file_key(self.version_id, name), *buffers)
-        return FileEntry.of(*buffers)
+        entry = FileEntry.of(*buffers)
+        _write_record(self.objects, self.version_id, name, entry)
+        return entry
+
+
+def _record_key(version_id: str, name: str) -> str:
+    return f"{DRAFTS}/{version_id}/files/{name}.json"
+
+
+def _write_record(objects: Objects, version_id: str, name: str, entry: FileEntry) -> None:
+    """Say what a finished file must be, for who takes the run up."""
+    content = seal(_FORM, {"name": name, **entry.as_json()})
+    objects.write(_record_key(version_id, name), content)
 
 
 def _sealed_error(objects: Objects, version_id: str) -> ConflictError:

@@ -354,19 +354,19 @@ def test_place__what_workers_wrote_is_adopted_and_published(store):
     assert store.verify() == []
 
 
-def test_adopt__is_remembered_by_the_next_process(quick):
+def test_place__what_workers_wrote_is_remembered_by_the_next_process(quick):
     with begin(quick) as first:
-        recorded = first.place().write("recorded", b"1")
-        first.adopt("recorded", recorded)
-        first.place().write("lost", b"2")  # killed before it was recorded
+        first.adopt("adopted", first.place().write("adopted", b"1"))
+        first.place().write("written", b"2")  # killed before it was adopted
+        quick.objects.write(f"{VERSIONS}/{first.id}/lost", b"3")  # and before it was recorded
     with begin(quick, run=first.id) as second:
-        assert second.names == ["recorded"]
-        second.adopt("lost", second.place().write("lost", b"2"))
+        assert second.names == ["adopted", "written"]
+        second.adopt("lost", second.place().write("lost", b"3"))
         second.publish()
-    assert read_all(quick) == {"recorded": b"1", "lost": b"2"}
+    assert read_all(quick) == {"adopted": b"1", "written": b"2", "lost": b"3"}
 
 
-def test_adopt__unrecorded_files_are_not_sealed_in(quick):
+def test_adopt__files_that_are_not_are_not_sealed_in(quick):
     with begin(quick) as draft:
         draft.place().write("lost", b"2")
         draft.publish()
