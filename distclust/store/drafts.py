@@ -396,10 +396,11 @@ class DraftPlace:
     version_id: str
     incarnation: int
 
-    def write(self, name: str, *buffers: Any) -> FileEntry:
+    def write(self, name: str, *buffers: Any, is_recorded: bool = True) -> FileEntry:
         """Write a file from buffers, one after the other; return what `Draft.adopt` takes.
 
-        It is recorded here, where others do the same for their files at the same time.
+        It is recorded here, where others do the same for their files at the same time; a file
+        that tells by itself whether it is whole needs no record.
 
         Raises
         ------
@@ -418,7 +419,8 @@ class DraftPlace:
             self.objects.delete(record)  # before what it describes is gone
         self.objects.write(file_key(self.version_id, name), *buffers)
         entry = FileEntry.of(*buffers)
-        _write_record(self.objects, self.version_id, name, entry)
+        if is_recorded:
+            _write_record(self.objects, self.version_id, name, entry)
         return entry
 
 

@@ -4,8 +4,9 @@
     versions/<id>/labels/c/<i>          labels of rows [i, i + 1) * LABEL_CHUNK
 
 Chunks are written where the rows are, by any number of workers and in any order, and then
-recorded in the draft: nobody holds all labels. The seal of the version says what every chunk
-must be. The array does not say where its labels come from, a fit or a prediction:
+adopted by the draft: nobody holds all labels. The seal of the version says what every chunk
+must be; until then its own checksum does, so that a run that is taken up keeps those that are
+there (`take_up_chunks`). The array does not say where its labels come from, a fit or a prediction:
 
     place = draft.place()
     spec = LabelsSpec(n_rows, n_labels)
@@ -19,6 +20,7 @@ Row i of the array is the i-th row of the matrix; row ids stay with the matrix.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Iterable
@@ -135,7 +137,8 @@ def write_values_chunk(
         got = f"{labels.dtype} values of shape {labels.shape}"
         raise InputError(where, f"{stop - start:,} integers", got, "Pass one label a row.")
     _check_range(labels, spec.n_labels, where)
-    return place.write(spec.chunk_name(index), *spec.array.encode(labels.astype(spec.dtype)))
+    content = spec.array.encode(labels.astype(spec.dtype))
+    return place.write(spec.chunk_name(index), *content, is_recorded=False)
 
 
 def _check_range(values: Array, n_values: int, where: str) -> None:
@@ -145,16 +148,29 @@ def _check_range(values: Array, n_values: int, where: str) -> None:
         raise InputError(where, expected, got, "Number the groups from 0.")
 
 
-def unwritten_chunks(draft: Draft, spec: LabelsSpec) -> list[int]:
-    """Return the chunks that no process recorded in the draft yet."""
+def take_up_chunks(draft: Draft, spec: LabelsSpec) -> list[int]:
+    """Adopt the chunks that an earlier process of the run wrote; return those that are missing.
+
+    They follow from what the run is made from, so one that is whole is what it must be.
+    """
+    objects, folder = draft.place().objects, file_key(draft.id, spec.folder)
+    written, lying = StoredArray(objects, folder, spec.array), set(objects.list(folder))
+    for i in _missing_chunks(draft, spec):
+        name = spec.chunk_name(i)
+        if file_key(draft.id, name) in lying:
+            with contextlib.suppress(StoreError):  # not whole: it is written again
+                written.chunk(i)
+                draft.adopt(name, FileEntry.of(written.content(i)))
+    return _missing_chunks(draft, spec)
+
+
+def _missing_chunks(draft: Draft, spec: LabelsSpec) -> list[int]:
     done = set(draft.names)
     return [i for i in range(spec.n_chunks) if spec.chunk_name(i) not in done]
 
 
 def adopt_labels(draft: Draft, spec: LabelsSpec, chunks: Iterable[tuple[int, FileEntry]]) -> None:
-    """Record chunks by number, each as it comes, and describe the array once all are there.
-
-    What was recorded need not be written again when a run that was killed is taken up.
+    """Adopt chunks by number, each as it comes, and describe the array once all are there.
 
     Raises
     ------
@@ -165,7 +181,7 @@ def adopt_labels(draft: Draft, spec: LabelsSpec, chunks: Iterable[tuple[int, Fil
     """
     for index, entry in chunks:
         draft.adopt(spec.chunk_name(index), entry)
-    missing = unwritten_chunks(draft, spec)
+    missing = _missing_chunks(draft, spec)
     if missing:
         got = f"{spec.n_chunks - len(missing):,}"
         raise InputError(spec.folder, f"{spec.n_chunks:,} chunks", got, "Write and pass all.")

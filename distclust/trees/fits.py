@@ -25,7 +25,7 @@ from distclust.store.row_labels import (
     LABELS,
     LabelsSpec,
     adopt_labels,
-    unwritten_chunks,
+    take_up_chunks,
     write_chunk,
     write_values_chunk,
 )
@@ -213,7 +213,7 @@ def write_labels(
     place = draft.place()
     bounds = bounds_of(matrix)
     stage = "writing labels"
-    missing = unwritten_chunks(draft, spec)
+    missing = take_up_chunks(draft, spec)
     if found.codes is not None and len(found.row_leaves[0]) == 0:
         table = np.where(found.leaf_of_code < 0, 0, label_of_leaf[found.leaf_of_code])
         items = [(i, spans_between(bounds, *spec.chunk_bounds(i))) for i in missing]

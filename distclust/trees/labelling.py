@@ -26,7 +26,7 @@ from distclust.store.row_labels import (
     KeptLabels,
     LabelsSpec,
     adopt_labels,
-    unwritten_chunks,
+    take_up_chunks,
     write_values_chunk,
 )
 from distclust.store.versions import FileEntry, Version
@@ -201,7 +201,7 @@ def _write_all(
     spec = LabelsSpec(matrix.shape[0], n_clusters)
     if kept is not None:
         kept.take_over(draft, spec)
-    missing = set(unwritten_chunks(draft, spec))
+    missing = set(take_up_chunks(draft, spec))
     found: dict[int, Written] = {}
     for index in range(spec.n_chunks):
         written = None if index in missing else _read_back(draft, spec, index)

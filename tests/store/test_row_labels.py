@@ -17,12 +17,12 @@ from distclust.store.row_labels import (
     LabelsSpec,
     StoredLabels,
     adopt_labels,
-    unwritten_chunks,
+    take_up_chunks,
     write_chunk,
     write_values_chunk,
 )
 from distclust.store.sealed import seal, unseal
-from distclust.store.versions import SEAL, VERSIONS, FileEntry
+from distclust.store.versions import SEAL, VERSIONS, FileEntry, file_key
 from tests.faults import every_fault
 
 N_ROWS = 45
@@ -66,7 +66,7 @@ def fit(url: str, run: str | None = None) -> str:
             codes = StoredCodes(url, draft.id, 1)
             for span, (start, stop) in enumerate(BOUNDS):
                 codes.keep(span, CODES[start:stop])
-            missing = unwritten_chunks(draft, spec)
+            missing = take_up_chunks(draft, spec)
             few = (spans_between(BOUNDS, *spec.chunk_bounds(i)) for i in missing)
             tasks = (
                 pickle.dumps((i, draft.place(), spec, codes, bounds, LABEL_OF_CODE))
@@ -333,14 +333,17 @@ def test_labels__faults_leave_nothing_or_all(tmp_path, monkeypatch, fault):
     assert n_points >= 20
 
 
-def test_labels__only_what_was_not_recorded_is_written_again(store):
+def test_labels__only_what_is_not_whole_is_written_again(store):
     spec = LabelsSpec(N_ROWS, 7)
     parts = [EXPECTED[slice(*spec.chunk_bounds(i))] for i in range(5)]
     with begin(store) as killed:
-        entries = [write_values_chunk(i, killed.place(), spec, parts[i]) for i in range(2)]
-        killed.adopt(spec.chunk_name(0), entries[0])  # of the second, the answer was lost
+        entries = [write_values_chunk(i, killed.place(), spec, parts[i]) for i in range(4)]
+        killed.adopt(spec.chunk_name(0), entries[0])  # of the others, the answers were lost
+    for i, content in ((1, b"damaged"), (3, b"")):
+        store.objects.write(file_key(killed.id, spec.chunk_name(i)), content)
     with begin(store, killed.id) as draft:
-        assert unwritten_chunks(draft, spec) == [2, 3, 4]
+        assert take_up_chunks(draft, spec) == [1, 3, 4]
+        assert take_up_chunks(draft, spec) == [1, 3, 4]
     version = fit(store.url, killed.id)
     np.testing.assert_array_equal(StoredLabels(store.url, version).read(0, 45), EXPECTED)
 
@@ -379,7 +382,7 @@ def test_kept__chunks_of_rows_that_did_not_move_are_taken_over(store, deleted, n
     spec = LabelsSpec(n_after, n_labels)
     with store.begin("labels", {"later": True}, 0, "fingerprint") as draft:
         kept.take_over(draft, spec)
-        missing = unwritten_chunks(draft, spec)
+        missing = take_up_chunks(draft, spec)
         assert sorted({*range(spec.n_chunks)} - {*missing}) == taken
         labels = np.concatenate([kept.read(0, n_after), np.arange(20) % 7])
         np.testing.assert_array_equal(labels[:-20], np.delete(EXPECTED[:44], deleted))
