@@ -5,12 +5,16 @@ Inside `keeping_notes` every pass over blocks or spans of a matrix does so.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
+from distclust.errors import StoreError
 from distclust.store.notes import Notebook, Notes
+
+_LOGGER = logging.getLogger(__name__)
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -52,10 +56,18 @@ def with_noted(
         Called with the pieces that are not known; yields their results in order.
     """
     known = notes.known()
-    pairs = zip(numbers, items, strict=True)
+    pairs = list(zip(numbers, items, strict=True))
     computed = compute([item for number, item in pairs if number not in known])
-    for number in numbers:
-        yield notes.read(number) if number in known else next(computed)
+    for number, item in pairs:
+        if number not in known:
+            yield next(computed)
+            continue
+        try:
+            result = notes.read(number)
+        except StoreError as error:
+            _LOGGER.warning("Damaged notes are passed over. %s", error)
+            (result,) = compute([item])
+        yield result
     for _ in computed:  # lets it end, which closes what it opened
         raise AssertionError("no more results than pieces")
 

@@ -11,6 +11,7 @@ between two saved states, is known by its number in it:
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from distclust.store.values import pack_value, unpack_value
 
 _KIND = "notes"
 _SUM = "sum"
+_LOGGER = logging.getLogger(__name__)
 
 
 def notes_folder(run: str) -> str:
@@ -98,6 +100,9 @@ class Notes:
             n_pieces, total = self._read(_SUM)
         except MissingObject:
             return 0, None
+        except StoreError as error:
+            _LOGGER.warning("Damaged notes are passed over. %s", error)
+            return 0, None
         return int(n_pieces), total
 
     def _write(self, name: str, value: Any) -> None:
@@ -110,6 +115,6 @@ class Notes:
         where = self.objects.where(key)
         archive = decode_archive(self.objects.read(key), where)
         if archive.kind != _KIND or archive.meta.get("key") != key:
-            hint = "Start the run afresh."
+            hint = "Restore it from a copy."
             raise StoreError(where, "notes of this piece", f"{archive.kind} of another", hint)
         return unpack_value(archive.meta["value"], archive.arrays)

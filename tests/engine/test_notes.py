@@ -140,6 +140,22 @@ def test_pass__in_process_does_no_piece_twice(matrix, tmp_path):
     assert lines(journal) == list(range(7, N_BLOCKS))
 
 
+@pytest.mark.parametrize("name", PASSES)
+def test_pass__damaged_notes_are_passed_over(name, matrix, tmp_path, caplog):
+    run, pieces = PASSES[name]
+    journal, objects = tmp_path / "journal", open_objects(tmp_path / "store")
+    for _ in range(2):
+        with engine.keeping_notes(Notebook(objects, "run", "0")):
+            found = run(matrix, str(journal), NEVER)
+    assert lines(journal) == pieces
+    damaged = objects.list("checkpoints")[-1]  # names are sorted as text
+    objects.write(damaged, b"damaged")
+    with engine.keeping_notes(Notebook(objects, "run", "0")):
+        assert bits(run(matrix, str(journal), NEVER)) == bits(found)
+    assert len(lines(journal)) == (len(pieces) if name == "total" else 1)
+    assert "Damaged notes are passed over." in caplog.text
+
+
 def test_pass__several_of_a_chapter_keep_apart(matrix, tmp_path):
     journal, objects = tmp_path / "journal", open_objects(tmp_path)
     wanted = [run(matrix, str(journal), NEVER) for run, _ in PASSES.values()]
