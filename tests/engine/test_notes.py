@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from distclust.store.matrix import Matrix
 from distclust.store.notes import Notebook
 from distclust.store.objects import open_objects
 from distclust.store.values import pack_value
-from tests.small_blocks import SmallBlocks, shrink
+from tests.small_blocks import shrink
 
 N_ROWS, N_BLOCKS, N_SPANS = 1200, 19, 3
 
@@ -94,14 +94,10 @@ def lines(journal: Path) -> list[int]:
 
 
 @pytest.fixture(params=["in process", "on a client"])
-def somewhere(request: pytest.FixtureRequest) -> Iterator[None]:
+def somewhere(request: pytest.FixtureRequest) -> None:
+    """Run here or on workers, to which rows are sent in the blocks that they have here."""
     if request.param == "on a client":
-        client = request.getfixturevalue("on_client")
-        client.register_plugin(SmallBlocks())
-        yield
-        client.unregister_worker_plugin(SmallBlocks.name)
-    else:
-        yield
+        request.getfixturevalue("on_client")
 
 
 @pytest.mark.cluster
