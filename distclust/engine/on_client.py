@@ -300,15 +300,36 @@ class _Fetch:
     """
 
     def __init__(self, client: Any, task: Any, worker: str | None = None) -> None:
+        from distributed import Future as Hold
+
         self.task = task  # holds on to it
         self.worker = worker  # where it is best done
+        self._hold = Hold(task.key, client)  # that of who waits; `task` may be another's
         self.future: Future[Any] = asyncio.run_coroutine_threadsafe(
-            client.gather(task, asynchronous=True), client.loop.asyncio_loop
+            _gather(client, self._hold), client.loop.asyncio_loop
         )
 
     def cancel(self) -> None:
         """Give up waiting."""
         self.future.cancel()
+        self._hold.release()
+
+
+async def _gather(client: Any, task: Any) -> Any:
+    """Return the value of a task; who gives up waiting leaves the request alone.
+
+    Dask makes one request of those that come at the same time. If it were cancelled, the others
+    would get nothing, and if it had not been sent yet, no later one ever would.
+    """
+    request = asyncio.ensure_future(client.gather(task, asynchronous=True))
+    request.add_done_callback(_look_at)
+    return await asyncio.shield(request)
+
+
+def _look_at(request: asyncio.Future[Any]) -> None:
+    """Take note of how a request ended: it may be that nobody else does."""
+    if not request.cancelled():
+        request.exception()
 
 
 def _open(client: Any, task: Any) -> Any:

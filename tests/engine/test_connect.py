@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -215,6 +216,34 @@ def test_result_of__task_the_scheduler_dropped_is_a_cluster_error():
         client.cancel([future])
         with pytest.raises(ClusterError, match="the connection to the scheduler was lost"):
             on_client.result_of(client, future)
+
+
+@pytest.mark.cluster
+def test_result_of__who_gives_up_waiting_does_not_stop_others(local_client):
+    """Dask sends few requests at a time; one that waits its turn is shared by all that ask."""
+    client = local_client
+    tasks = [client.submit(abs, -number, pure=False) for number in (3, 4, 5)]
+    assert [task.result() for task in tasks] == [3, 4, 5]
+
+    async def hold_requests() -> None:
+        for _ in range(5):
+            await client._gather_semaphore.acquire()
+
+    async def let_go() -> None:
+        for _ in range(5):
+            client._gather_semaphore.release()
+
+    client.sync(hold_requests)
+    first, second = (on_client._Fetch(client, task) for task in tasks[:2])
+    deadline = time.monotonic() + 10
+    while client._gather_keys != {task.key for task in tasks[:2]}:
+        assert time.monotonic() < deadline, "the second did not join the first"
+        time.sleep(0.01)
+    first.cancel()
+    client.sync(let_go)
+    assert on_client._result(client, second) == 4
+    assert on_client.result_of(client, tasks[2]) == 5
+    assert on_client.result_of(client, tasks[0]) == 3  # still held by its owner
 
 
 def test_check_worker_memory__in_process():
