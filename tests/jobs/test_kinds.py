@@ -25,6 +25,7 @@ from distclust.store.results import ResultsStore
 from distclust.store.row_labels import StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
 from distclust.trees.persistence import read_model
+from tests.interrupts import read_in_parts
 from tests.small_blocks import BLOCK_ROWS, shrink
 
 N_FEATURES = 48
@@ -365,28 +366,11 @@ def test_labelled__only_new_rows_are_read(tmp_path, monkeypatch):
     assert read == {4, 5}
 
 
-def read_in_parts(kind: Kind, request: Request, at_once: int) -> tuple[Made, int, int]:
+def make_in_parts(kind: Kind, request: Request, at_once: int) -> tuple[Made, int, int]:
     """Make a model, interrupted whenever so many blocks were read; also count reads and cuts."""
-    n_read, n_cuts, most = 0, 0, at_once
-    plain = StoredMatrix.block
-
-    def counted(self: StoredMatrix, index: int) -> Any:
-        nonlocal n_read
-        if n_read == most:
-            raise KeyboardInterrupt
-        n_read += 1
-        return plain(self, index)
-
     with pytest.MonkeyPatch.context() as patch, held_back():
-        patch.setenv("DISTCLUST_THREADS", "1")
         patch.setattr(row_labels, "LABEL_CHUNK", BLOCK_ROWS)
-        patch.setattr(StoredMatrix, "block", counted)
-        while True:
-            try:
-                return kind.make(request), n_read, n_cuts
-            except KeyboardInterrupt:
-                n_cuts, most = n_cuts + 1, most + at_once
-                assert n_cuts < 100, "the work does not come on"
+        return read_in_parts(lambda: kind.make(request), at_once)
 
 
 @pytest.mark.filterwarnings("ignore::distclust.errors.ConvergenceWarning")
@@ -400,12 +384,12 @@ def test_labelled__passes_that_were_cut_off_are_not_begun_again(kind, tmp_path, 
         with held_back():
             version = nights.kind.fit(nights.request, nights.store)  # type: ignore[attr-defined]
         monkeypatch.setattr(type(nights.kind), "fit", lambda *_, version=version: version)
-        made, n_read, n_cuts = read_in_parts(nights.kind, nights.request, at_once)
+        made, n_read, n_cuts = make_in_parts(nights.kind, nights.request, at_once)
         before = Before(made.version, made.labels_version, nights.request.matrix, made.refit_at)
         nights.release(made)
         nights.append(separated(300, 1))
         later = replace(nights.request, matrix=nights.matrix(), before=before)
-        made, n_read_later, n_cuts_later = read_in_parts(nights.kind, later, at_once)
+        made, n_read_later, n_cuts_later = make_in_parts(nights.kind, later, at_once)
         assert made.action == "updated"
         found.append((n_read, n_read_later, labels_of(nights, made).tolist()))
     assert min(n_cuts, n_cuts_later) >= 2
@@ -465,7 +449,7 @@ def test_ppca__passes_that_were_cut_off_are_not_begun_again(has_missing, tmp_pat
     found = []
     for at_once in (10**6, 5):
         nights = Nights(tmp_path / str(at_once), "ppca", rows, **parameters)
-        made, n_read, n_cuts = read_in_parts(nights.kind, nights.request, at_once)
+        made, n_read, n_cuts = make_in_parts(nights.kind, nights.request, at_once)
         model = projections.read_model(nights.store, made.version)
         found.append((n_read, model.loadings_.tobytes(), model.log_likelihood_path_.tolist()))
     assert n_cuts > (5 if has_missing else 0)

@@ -17,6 +17,7 @@ from distclust.store.changes import changes_between
 from distclust.store.results import ResultsStore
 from distclust.store.row_labels import StoredLabels
 from distclust.store.stored_matrix import StoredMatrix
+from distclust.store.versions import Version
 from distclust.trees.drift import DriftRules
 from distclust.trees.evaluate import DirichletProcess, evaluate
 from distclust.trees.large import LargeTreeEstimator
@@ -28,6 +29,7 @@ from distclust.trees.updating import (
     update_tree,
 )
 from tests.faults import every_fault
+from tests.interrupts import read_in_parts
 from tests.small_blocks import SmallBlocks, shrink
 
 N_FEATURES, N_CLUSTERS = 48, 12
@@ -352,31 +354,15 @@ def test_update__killed_anywhere_ends_as_if_it_had_not_been(tmp_path):
 def test_fit__a_pass_that_was_cut_off_is_not_begun_again(kind, tmp_path, monkeypatch):
     """Every run is interrupted at its eighth block; no block that was done is read again."""
     monkeypatch.setattr(spans, "SPAN_BLOCKS", 1)
-    monkeypatch.setenv("DISTCLUST_THREADS", "1")
     distclust.ingest(iter([separated(1500, 0)]), tmp_path / "X.zarr")
-    matrix, (whole, broken) = (
-        rows_of(tmp_path / "X.zarr"),
-        (ResultsStore(tmp_path / name) for name in "ab"),
-    )
-    n_read, n_cuts, most = 0, 0, 10**6
-    plain = StoredMatrix.block
+    matrix = rows_of(tmp_path / "X.zarr")
+    whole, broken = (ResultsStore(tmp_path / name) for name in "ab")
 
-    def counted(self: StoredMatrix, index: int) -> Any:
-        nonlocal n_read
-        if n_read == most:
-            raise KeyboardInterrupt
-        n_read += 1
-        return plain(self, index)
+    def fit(store: ResultsStore) -> Version:
+        return fit_updatable(MAKERS[kind](), matrix, store, "fit")
 
-    monkeypatch.setattr(StoredMatrix, "block", counted)
-    wanted = fit_updatable(MAKERS[kind](), matrix, whole, "fit")
-    n_whole, n_read, most = n_read, 0, 7
-    while broken.current() is None:
-        try:
-            found = fit_updatable(MAKERS[kind](), matrix, broken, "fit")
-        except KeyboardInterrupt:
-            n_cuts, most = n_cuts + 1, most + 7
-            assert n_cuts < 100, "the fit does not come on"
+    wanted, n_whole, _ = read_in_parts(lambda: fit(whole), 10**6)
+    found, n_read, n_cuts = read_in_parts(lambda: fit(broken), 7)
     assert n_cuts > 2 * matrix.n_blocks // 7  # in several passes
     assert n_read == n_whole
     assert found.metrics == wanted.metrics
