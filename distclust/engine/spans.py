@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -36,12 +36,13 @@ class Rows:
     ----------
     index
         Number of the block.
-    start
-        Number of its first row in the matrix.
+    start, stop
+        Numbers of its first row in the matrix and of the row after its last.
     """
 
     index: int
     start: int
+    stop: int
     _source: Matrix | _HeldRows = field(repr=False)
 
     @functools.cached_property
@@ -93,9 +94,20 @@ class Span:
     start: int
     stop: int
     _rows: Iterable[Rows] = field(repr=False)
+    _notes: Notes | None = field(default=None, repr=False)
 
     def __iter__(self) -> Iterator[Rows]:
         return iter(self._rows)
+
+    def once(self, rows: Rows, function: Callable[..., Result], *shared: Any) -> Result:
+        """Return ``function(rows, *shared)`` of one of its blocks.
+
+        Where notes are kept, a span that was cut off is begun again without reading the blocks
+        that were done: the function is called once for each.
+        """
+        if self._notes is None:
+            return function(rows, *shared)
+        return self._notes.of_block(rows.index, lambda: function(rows, *shared))
 
 
 def n_spans(matrix: Matrix) -> int:
@@ -139,6 +151,7 @@ def map_spans(
     skipped = frozenset(skip)
     indices = [i for i in range(n_spans(matrix)) if i not in skipped]
     notes = notes_of_pass()
+    notes = None if notes is None else notes.with_blocks()
     yield from map_pieces(_SPANS, indices, function, matrix, shared, stage, is_brief, notes)
 
 
@@ -159,8 +172,7 @@ class _ReadRows:
 
     def __iter__(self) -> Iterator[Rows]:
         for i in self.blocks:
-            start, _ = self.matrix.block_bounds(i)
-            yield Rows(i, start, self.matrix)
+            yield Rows(i, *self.matrix.block_bounds(i), self.matrix)
 
 
 @dataclass(frozen=True)
@@ -175,8 +187,9 @@ class _CutRows:
         for i, cut in zip(self.blocks, self.cuts, strict=True):
             block = cut.assemble(*(self.chunks[j] for j in cut.chunks))
             # A Dask array has no ids of its own: its rows are numbered.
-            keys = row_keys(np.arange(cut.first_row, cut.first_row + block.shape[0]))
-            yield Rows(i, cut.first_row, _HeldRows(block, keys))
+            start, stop = cut.first_row, cut.first_row + block.shape[0]
+            keys = row_keys(np.arange(start, stop))
+            yield Rows(i, start, stop, _HeldRows(block, keys))
 
 
 @dataclass(frozen=True)
@@ -210,7 +223,9 @@ def _read_span(matrix: Matrix, index: int) -> tuple[Span]:
 
 def _pack_span(matrix: Matrix, index: int) -> tuple[Span]:
     (span,) = _read_span(matrix, index)
-    held = (Rows(rows.index, rows.start, _HeldRows(rows.block, rows.keys)) for rows in span)
+    held = (
+        Rows(rows.index, rows.start, rows.stop, _HeldRows(rows.block, rows.keys)) for rows in span
+    )
     return (Span(span.index, span.start, span.stop, tuple(held)),)
 
 
@@ -225,7 +240,7 @@ def _number_of_span(matrix: Matrix, index: int) -> int:
 
 
 def _note_span(span: Span, function: Callable[..., Any], notes: Notes, *shared: Any) -> Any:
-    return noted(notes, span.index, function(span, *shared))
+    return noted(notes, span.index, function(replace(span, _notes=notes), *shared))
 
 
 _SPANS = Pieces(_read_span, _pack_span, _cut_span, _number_of_span, _note_span, is_small=True)

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from distclust.engine import Rows as BlockRows
 from distclust.engine import Span, map_ordered, map_spans
 from distclust.ensembles.base_fitting import (
     KINDS,
@@ -364,18 +365,23 @@ def _pick(
     span: Span, plans: tuple[_Plan, ...], limits: tuple[np.uint64, ...], where: str
 ) -> list[_Sample]:
     """Return the rows of a span that may belong to samples."""
-    needs_all = any(plan.recipe.kind == "kmeans" for plan in plans)
-    held: list[list[_Sample]] = [[] for _ in plans]
-    for part in span:
-        if needs_all:
-            check_complete(part.block, part.start, where)
-        for m, (plan, limit) in enumerate(zip(plans, limits, strict=True)):
-            hashes = plan.hashes(part.keys)
-            chosen = np.flatnonzero(hashes <= min(limit, plan.share_limit))
-            rows = part.block[chosen]
-            sample = _Sample(hashes[chosen], part.keys[chosen], part.start + chosen, rows)
-            held[m].append(sample.trimmed(plan.n_sampled))
-    return [_joined(parts).trimmed(plans[m].n_sampled) for m, parts in enumerate(held)]
+    blocks = [span.once(rows, _pick_in_block, plans, limits, where) for rows in span]
+    by_plan = zip(plans, *blocks, strict=True)
+    return [_joined(list(parts)).trimmed(plan.n_sampled) for plan, *parts in by_plan]
+
+
+def _pick_in_block(
+    rows: BlockRows, plans: tuple[_Plan, ...], limits: tuple[np.uint64, ...], where: str
+) -> list[_Sample]:
+    if any(plan.recipe.kind == "kmeans" for plan in plans):
+        check_complete(rows.block, rows.start, where)
+    samples = []
+    for plan, limit in zip(plans, limits, strict=True):
+        hashes = plan.hashes(rows.keys)
+        chosen = np.flatnonzero(hashes <= min(limit, plan.share_limit))
+        picked = hashes[chosen], rows.keys[chosen], rows.start + chosen, rows.block[chosen]
+        samples.append(_Sample(*picked).trimmed(plan.n_sampled))
+    return samples
 
 
 def _joined(parts: list[_Sample]) -> _Sample:
@@ -412,13 +418,17 @@ def _label_all(matrix: Matrix, fits: list[Fitted], plans: tuple[_Plan, ...], whe
 
 def _label_span(span: Span, bases: tuple[Base, ...], plans: tuple[_Plan, ...], where: str) -> Codes:
     """Return the labels of the rows of a span; rows that a base is not to see have none."""
-    codes = _empty_codes(span.stop - span.start, bases)
-    for part in span:
-        here = slice(part.start - span.start, part.start - span.start + part.block.shape[0])
-        codes[here] = label_block(part.block, part.start, bases, where)
-        for m, plan in enumerate(plans):
-            if plan.recipe.row_share < 1.0:
-                codes[here, m][plan.hashes(part.keys) > plan.share_limit] = MISSING
+    parts = [span.once(rows, _label_seen, bases, plans, where) for rows in span]
+    return np.concatenate(parts)
+
+
+def _label_seen(
+    rows: BlockRows, bases: tuple[Base, ...], plans: tuple[_Plan, ...], where: str
+) -> Codes:
+    codes = label_block(rows.block, rows.start, bases, where)
+    for m, plan in enumerate(plans):
+        if plan.recipe.row_share < 1.0:
+            codes[plan.hashes(rows.keys) > plan.share_limit, m] = MISSING
     return codes
 
 

@@ -30,16 +30,17 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.E
 _NO_SYNC = {errno.EINVAL, errno.EBADF, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
-def write_file(path: Path, buffers: Iterable[Any]) -> None:
+def write_file(path: Path, buffers: Iterable[Any], *, is_synced: bool = True) -> None:
     """Write buffers one after the other, so that `path` holds all of them or what it held.
 
     Missing folders are made. What the system refuses is an OSError about `path`, and the
-    space is given back.
+    space is given back. What is not synced may be lost or damaged when the power fails.
     """
     with _beside(path) as temporary:
-        _fill(temporary, path, buffers)
+        _fill(temporary, path, buffers, is_synced)
         os.replace(temporary, path)
-    sync_folder(path.parent)
+    if is_synced:
+        sync_folder(path.parent)
 
 
 def create_file(path: Path, buffers: Iterable[Any]) -> bool:
@@ -177,7 +178,7 @@ def _beside(target: Path) -> Iterator[Path]:
         raise
 
 
-def _fill(temporary: Path, target: Path, buffers: Iterable[Any]) -> None:
+def _fill(temporary: Path, target: Path, buffers: Iterable[Any], is_synced: bool = True) -> None:
     try:
         file = open(temporary, "xb")  # noqa: SIM115 - closed below
     except FileNotFoundError:
@@ -186,7 +187,8 @@ def _fill(temporary: Path, target: Path, buffers: Iterable[Any]) -> None:
     with file:
         for buffer in buffers:
             file.write(buffer)
-        _sync_file(file)
+        if is_synced:
+            _sync_file(file)
 
 
 def _sync_file(file: IO[bytes]) -> None:

@@ -4,16 +4,22 @@ A run may be killed in the middle of a pass over all rows. What its pieces found
 checkpoints of the run, one object a piece, written where the piece is worked on; a pass that
 adds up as it goes keeps the sum so far instead. The pass begun again reads what is there and
 does the rest. Work follows from the state it starts from, so each pass of a *chapter*, the work
-between two saved states, is known by its number in it:
+between two saved states, is known by its number in it; and a piece of several blocks keeps what
+each of them told until it has its own:
 
     checkpoints/<run>/notes/<chapter>/<pass>/<piece>
+    checkpoints/<run>/notes/<chapter>/<pass>-blocks/<block>
+
+Notes are not synced to the disk, which would take as long as the work: what a power cut leaves
+of them is told by their checksums, and passed over.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from distclust.errors import StoreError
 from distclust.store.archive import decode_archive, encode_archive
@@ -24,6 +30,8 @@ from distclust.store.values import pack_value, unpack_value
 _KIND = "notes"
 _SUM = "sum"
 _LOGGER = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 def notes_folder(run: str) -> str:
@@ -66,19 +74,43 @@ class Notes:
         The results store.
     prefix
         Of their keys.
+    blocks
+        Numbers of the blocks that earlier runs kept notes of, see `with_blocks`.
     """
 
     objects: Objects
     prefix: str
+    blocks: frozenset[int] = frozenset()
 
     def known(self) -> set[int]:
         """Return the numbers of the pieces that are done."""
-        names = (key[len(self.prefix) + 1 :] for key in self.objects.list(self.prefix))
-        return {int(name) for name in names if name.isdigit()}
+        return _numbers_below(self.objects, self.prefix)
+
+    def with_blocks(self) -> Notes:
+        """Return these notes, knowing which blocks of pieces are done."""
+        blocks = _numbers_below(self.objects, self._prefix_of_blocks)
+        return replace(self, blocks=frozenset(blocks))
+
+    def of_block(self, block: int, compute: Callable[[], Result]) -> Result:
+        """Return what an earlier run found in a block, or else compute it and keep it."""
+        key = f"{self._prefix_of_blocks}/{block}"
+        if block in self.blocks:
+            try:
+                known: Result = self._read(key)
+                return known
+            except StoreError as error:
+                _LOGGER.warning("Damaged notes are passed over. %s", error)
+        result = compute()
+        self._write(key, result)
+        return result
+
+    @property
+    def _prefix_of_blocks(self) -> str:
+        return f"{self.prefix}-blocks"
 
     def keep(self, piece: int, result: Any) -> None:
         """Keep what a piece found."""
-        self._write(str(piece), result)
+        self._write(f"{self.prefix}/{piece}", result)
 
     def read(self, piece: int) -> Any:
         """Return what a piece found.
@@ -88,16 +120,16 @@ class Notes:
         StoreError
             If that is missing or damaged.
         """
-        return self._read(str(piece))
+        return self._read(f"{self.prefix}/{piece}")
 
     def keep_sum(self, n_pieces: int, total: Any) -> None:
         """Keep what the first pieces found together, in place of what fewer did."""
-        self._write(_SUM, (n_pieces, total))
+        self._write(f"{self.prefix}/{_SUM}", (n_pieces, total))
 
     def read_sum(self) -> tuple[int, Any]:
         """Return how many pieces were added up, and their sum; 0 and None without any."""
         try:
-            n_pieces, total = self._read(_SUM)
+            n_pieces, total = self._read(f"{self.prefix}/{_SUM}")
         except MissingObject:
             return 0, None
         except StoreError as error:
@@ -105,16 +137,19 @@ class Notes:
             return 0, None
         return int(n_pieces), total
 
-    def _write(self, name: str, value: Any) -> None:
-        key = f"{self.prefix}/{name}"
+    def _write(self, key: str, value: Any) -> None:
         packed, arrays = pack_value(value)
-        self.objects.write(key, encode_archive(_KIND, {"key": key, "value": packed}, arrays))
+        self.objects.jot(key, encode_archive(_KIND, {"key": key, "value": packed}, arrays))
 
-    def _read(self, name: str) -> Any:
-        key = f"{self.prefix}/{name}"
+    def _read(self, key: str) -> Any:
         where = self.objects.where(key)
         archive = decode_archive(self.objects.read(key), where)
         if archive.kind != _KIND or archive.meta.get("key") != key:
             hint = "Restore it from a copy."
             raise StoreError(where, "notes of this piece", f"{archive.kind} of another", hint)
         return unpack_value(archive.meta["value"], archive.arrays)
+
+
+def _numbers_below(objects: Objects, prefix: str) -> set[int]:
+    names = (key[len(prefix) + 1 :] for key in objects.list(prefix))
+    return {int(name) for name in names if name.isdigit()}

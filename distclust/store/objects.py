@@ -150,6 +150,13 @@ class Objects(ABC):
     def write(self, key: str, *buffers: Any) -> None:
         """Write or replace an object, whole or not at all."""
 
+    def jot(self, key: str, *buffers: Any) -> None:
+        """Write or replace an object that a power cut may damage: who reads it verifies it.
+
+        Whoever dies in the middle of it leaves nothing, as with `write`.
+        """
+        self.write(key, *buffers)
+
     @abstractmethod
     def create(self, key: str, *buffers: Any) -> bool:
         """Write an object unless the name is taken; return whether this call did.
@@ -285,6 +292,10 @@ class LocalObjects(Objects):
     def write(self, key: str, *buffers: Any) -> None:
         """Write by way of a temporary file, synced, then renamed."""
         files.write_file(self._file(key), buffers)
+
+    def jot(self, key: str, *buffers: Any) -> None:
+        """Write by way of a temporary file, renamed; the system writes it out when it likes."""
+        files.write_file(self._file(key), buffers, is_synced=False)
 
     def create(self, key: str, *buffers: Any) -> bool:
         """Write by way of a temporary file, synced, then linked to its name."""

@@ -93,7 +93,7 @@ class Growth:
     exact
         Trees of nodes that were resolved to the rows.
     digests
-        What the spans were when they were first seen.
+        What the blocks were when they were first seen.
     compared
         Rows on which filters were compared, and on how many they disagreed.
     n_unresolved
@@ -151,7 +151,7 @@ class Ground:
     candidates
         The first sample and a few rows more, by hash.
     digests
-        What each span is.
+        What each block is; empty where the store answers for that.
     """
 
     family: Family

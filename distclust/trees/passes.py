@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +17,12 @@ import numpy.typing as npt
 import scipy.sparse
 import xxhash
 
-from distclust.engine import Span, map_spans
+from distclust.engine import Rows, Span, map_spans
 from distclust.errors import OtherRowsError
 from distclust.families import Family, column_origin, summarise_block
 from distclust.store import Matrix, Profile, profile_block
 from distclust.store.codes import Codes
+from distclust.store.stored_matrix import StoredMatrix
 from distclust.trees import _filter_numerics as numerics
 from distclust.trees.routing import Router
 from distclust.trees.sampling import Candidates, Wanted, join
@@ -46,7 +48,7 @@ class Seen:
     origin
         A point near all rows, shape (d,); only the first span tells it.
     digests
-        What each span is.
+        What each block is; empty where the store answers for that.
     candidates
         For the sample of all rows.
     """
@@ -57,29 +59,23 @@ class Seen:
     candidates: Candidates
 
 
-def look(span: Span, wanted: Wanted) -> Seen:
+def look(span: Span, wanted: Wanted, is_watched: bool) -> Seen:
     """Return the facts about a span, all rows being in the root."""
-    found = None
-    digest = xxhash.xxh3_64()
-    origin: Floats | None = None
-    held: list[Candidates] = []
-    for rows in span:
-        profile = profile_block(rows.block)
-        found = profile if found is None else found + profile
-        if rows.index == 0:
-            origin = column_origin(rows.block)
-        digest_rows(digest, rows.block, rows.keys)
-        at_root = np.zeros(len(rows.keys), np.int64)
-        candidates = wanted.candidates(rows.block, at_root, rows.keys, rows.start)
-        held = fold_candidates([*held, candidates], wanted.want)
-    assert found is not None, "a span has a block"
-    digests = np.array([digest.intdigest()], np.uint64)
-    return Seen(found, origin, digests, join(held).trimmed(wanted.want))
+    parts = (span.once(rows, _look_at_block, wanted, is_watched) for rows in span)
+    return _together(parts, wanted)
 
 
-def look_at_all(matrix: Matrix, wanted: Wanted) -> Seen:
-    """Run the first pass over all spans and put together what they tell, in their order."""
-    parts = map_spans(look, matrix, wanted, stage="checking the data", is_brief=True)
+def _look_at_block(rows: Rows, wanted: Wanted, is_watched: bool) -> Seen:
+    origin = column_origin(rows.block) if rows.index == 0 else None
+    digests = [digest_of(rows)] if is_watched else []
+    at_root = np.zeros(len(rows.keys), np.int64)
+    candidates = wanted.candidates(rows.block, at_root, rows.keys, rows.start)
+    profile = profile_block(rows.block)
+    return Seen(profile, origin, np.array(digests, np.uint64), candidates)
+
+
+def _together(parts: Iterator[Seen], wanted: Wanted) -> Seen:
+    """Put together what consecutive parts tell."""
     first = next(parts)
     profile, digests, held = first.profile, [first.digests], [first.candidates]
     for part in parts:
@@ -90,10 +86,22 @@ def look_at_all(matrix: Matrix, wanted: Wanted) -> Seen:
     return Seen(profile, first.origin, np.concatenate(digests), candidates)
 
 
+def look_at_all(matrix: Matrix, wanted: Wanted) -> Seen:
+    """Run the first pass over all spans and put together what they tell, in their order."""
+    is_watched = not isinstance(matrix, StoredMatrix)  # its rows have checksums of their own
+    shared = wanted, is_watched
+    parts = map_spans(look, matrix, *shared, stage="checking the data", is_brief=True)
+    return _together(parts, wanted)
+
+
 def summarise(span: Span, prepared: Family, origin: Floats) -> Floats:
     """Return what the prior is learnt from, of a span."""
-    parts = (summarise_block(rows.block, rows.start, prepared, origin) for rows in span)
+    parts = (span.once(rows, _summarise_block, prepared, origin) for rows in span)
     return functools.reduce(operator.add, parts)
+
+
+def _summarise_block(rows: Rows, prepared: Family, origin: Floats) -> Floats:
+    return summarise_block(rows.block, rows.start, prepared, origin)
 
 
 def summarise_all(matrix: Matrix, prepared: Family, seen: Seen) -> Floats:
@@ -126,7 +134,7 @@ class Task:
     wanted
         Which nodes want a sample.
     digests
-        What each span was when it was first seen; empty where the store answers for that.
+        What each block was when it was first seen; empty where the store answers for that.
     """
 
     family: Family
@@ -177,22 +185,33 @@ def sweep(span: Span, task: Task) -> SpanResult:
         return SpanResult(span.index, Gleaned(stats, first_rows, None), kept)
     held: list[Candidates] = []
     moved = []
-    digest = xxhash.xxh3_64()
     for rows in span:
-        digest_rows(digest, rows.block, rows.keys)
-        here = slice(rows.start - span.start, rows.start - span.start + len(rows.keys))
-        nodes = None if before is None else before[here]
-        ends = task.router.place(rows.block, rows.start, nodes)
-        groups = np.maximum(ends - task.counted, -1)
-        stats += task.family.accumulate(rows.block, groups, n_counted)
-        numerics.note_first_rows(groups, rows.start, first_rows)
-        candidates = task.wanted.candidates(rows.block, ends, rows.keys, rows.start)
-        held = fold_candidates([*held, candidates], task.wanted.want)
-        moved.append(ends.astype(np.int32))
-    check_same(digest, task.digests, span)
+        nodes = None if before is None else before[rows.start - span.start :]
+        gleaned, ends = span.once(rows, _sweep_block, nodes, task)
+        stats += gleaned.stats
+        np.minimum(first_rows, gleaned.first_rows, out=first_rows)
+        assert gleaned.candidates is not None, "a block that is read has some, or none"
+        held = fold_candidates([*held, gleaned.candidates], task.wanted.want)
+        moved.append(ends)
     candidates = join(held).trimmed(task.wanted.want)
     kept = None if task.after is None else task.after.keep(span.index, np.concatenate(moved))
     return SpanResult(span.index, Gleaned(stats, first_rows, candidates), kept)
+
+
+def _sweep_block(
+    rows: Rows, before: npt.NDArray[np.int32] | None, task: Task
+) -> tuple[Gleaned, npt.NDArray[np.int32]]:
+    """Move the rows of a block; `before` is where they are, and further rows."""
+    check_same(rows, task.digests)
+    n_counted = task.router.n_nodes - task.counted
+    nodes = None if before is None else before[: rows.stop - rows.start]
+    ends = task.router.place(rows.block, rows.start, nodes)
+    groups = np.maximum(ends - task.counted, -1)
+    stats = task.family.accumulate(rows.block, groups, n_counted)
+    first_rows = np.full(n_counted, NOWHERE)
+    numerics.note_first_rows(groups, rows.start, first_rows)
+    candidates = task.wanted.candidates(rows.block, ends, rows.keys, rows.start)
+    return Gleaned(stats, first_rows, candidates), ends.astype(np.int32)
 
 
 def run_sweep(matrix: Matrix, task: Task, stage: str, *, is_brief: bool = False) -> Gleaned:
@@ -229,19 +248,21 @@ def _concerns(nodes: npt.NDArray[np.int32], task: Task) -> bool:
 # ---- the same rows in every pass ---------------------------------------------------------------
 
 
-def digest_rows(digest: Any, block: Any, keys: npt.NDArray[np.uint64]) -> None:
-    """Add a block and its keys to a digest."""
-    names = ("data", "indices", "indptr") if scipy.sparse.issparse(block) else ()
-    parts = [getattr(block, name) for name in names] or [block]
-    for part in (keys, *parts):
+def digest_of(rows: Rows) -> int:
+    """Return what tells the rows of a block and their keys from others."""
+    digest: Any = xxhash.xxh3_64()
+    names = ("data", "indices", "indptr") if scipy.sparse.issparse(rows.block) else ()
+    parts = [getattr(rows.block, name) for name in names] or [rows.block]
+    for part in (rows.keys, *parts):
         digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+    return int(digest.intdigest())
 
 
-def check_same(digest: Any, digests: Digests, span: Span) -> None:
+def check_same(rows: Rows, digests: Digests) -> None:
     """Refuse rows that are not those of the first pass, if their digests are known."""
-    if len(digests) and digest.intdigest() != int(digests[span.index]):
+    if len(digests) and digest_of(rows) != int(digests[rows.index]):
         raise OtherRowsError(
-            f"rows {span.start:,} to {span.stop:,}",
+            f"rows {rows.start:,} to {rows.stop:,}",
             "the rows of the first pass",
             "other rows: the data changed while they were read",
             "Fit again once nobody writes to them; a Dask array must compute the same "

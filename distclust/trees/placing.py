@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import Span, map_ordered, map_spans, n_spans, span_bounds
+from distclust.engine import Rows, Span, map_ordered, map_spans, n_spans, span_bounds
 from distclust.families import Family
 from distclust.store import Column, Matrix, profile_block
 from distclust.store.changes import Changes
@@ -118,23 +118,28 @@ def _place_span(span: Span, planting: Planting) -> _PlacedSpan:
     end_of_old = span.start + n_old
     leaves[:n_old] = planting.leaves.read(span.start, end_of_old)
     added, scores = np.zeros(planting.reference.shape), Moments.none(n_leaves)
-    blocks = list(span)
-    ends = [rows.start for rows in blocks[1:]] + [span.stop]
-    for rows, end in zip(blocks, ends, strict=True):
+    for rows in span:
         first = max(rows.start, end_of_old)
-        if first >= end:
+        if first >= rows.stop:
             continue
-        new = rows.block[first - rows.start :]
-        planting.family.check(profile_block(new), planting.columns, planting.where)
-        found = planting.leaf_of_end[planting.router.place(new)]
-        added += planting.family.accumulate(new, found, n_leaves)
-        values = new_scores(planting.family, new, found, planting.reference)
-        scores = scores + Moments.of(values, found, n_leaves)
-        leaves[first - span.start : end - span.start] = found
+        found, more, of_these = span.once(rows, _place_in_block, first - rows.start, planting)
+        added += more
+        scores = scores + of_these
+        leaves[first - span.start : rows.stop - span.start] = found
     first_rows = np.full(n_leaves, NOWHERE)
     numerics.note_first_rows(leaves, span.start, first_rows)
     kept = planting.after.keep(span.index, planting.end_of_leaf[leaves])
     return _PlacedSpan(span.index, kept, first_rows, added, scores)
+
+
+def _place_in_block(rows: Rows, first: int, planting: Planting) -> tuple[Indices, Floats, Moments]:
+    """Return leaf, statistics and scores of the rows of a block from `first` on."""
+    n_leaves, new = len(planting.reference), rows.block[first:]
+    planting.family.check(profile_block(new), planting.columns, planting.where)
+    found = planting.leaf_of_end[planting.router.place(new)]
+    added = planting.family.accumulate(new, found, n_leaves)
+    values = new_scores(planting.family, new, found, planting.reference)
+    return found, added, Moments.of(values, found, n_leaves)
 
 
 @dataclass(frozen=True, eq=False)

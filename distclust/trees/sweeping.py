@@ -21,16 +21,15 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import xxhash
 from scipy.special import gammaln
 
-from distclust.engine import Span, map_spans
+from distclust.engine import Rows, Span, map_spans
 from distclust.families import Bernoulli, Family, is_sparse
 from distclust.store import Matrix
 from distclust.store.codes import Codes
 from distclust.trees import _filter_numerics as numerics
 from distclust.trees.filters import Tables, make_tables, pack, rows_at_once
-from distclust.trees.passes import NOWHERE, Digests, check_same, digest_rows
+from distclust.trees.passes import NOWHERE, Digests, check_same
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -202,7 +201,7 @@ class SweepTask:
     after
         Where codes after it are kept.
     digests
-        What each span was when it was first seen.
+        What each block was when it was first seen; empty where the store answers for that.
     seed_rows
         Rows that the first pass leaves where they are: the seeds, in their order.
     """
@@ -224,50 +223,63 @@ class Swept:
     first_rows: Indices
     n_moved: int
 
+    def with_added(self, part: Swept) -> Swept:
+        """Return what was found in these and in further rows; takes over this one's arrays."""
+        np.add(self.stats, part.stats, out=self.stats)
+        np.minimum(self.first_rows, part.first_rows, out=self.first_rows)
+        return Swept(self.stats, self.first_rows, self.n_moved + part.n_moved)
+
 
 def sweep_span(span: Span, task: SweepTask) -> tuple[int, Swept, Any]:
     """Move the rows of a span; returns its number, what was found and what codes send."""
-    clusters = task.clusters
-    stats = np.zeros((task.n_seeds, clusters.family.n_statistics))
-    first_rows = np.full(task.n_seeds, NOWHERE)
-    place = np.zeros(task.n_seeds, np.int64)
-    place[task.numbers] = np.arange(len(task.numbers))
     before = None if task.before is None else task.before.read(span.index)
-    digest = xxhash.xxh3_64()
-    codes, n_moved = [], 0
+    swept, codes = _nothing_swept(task), []
     for rows in span:
-        digest_rows(digest, rows.block, rows.keys)
-        if before is None:
-            chosen = clusters.nearest(rows.block)
-            places = task.seed_rows - rows.start
-            seeds_here = np.flatnonzero((places >= 0) & (places < len(chosen)))
-            chosen[places[seeds_here]] = seeds_here
-            n_moved += len(chosen)
-        else:
-            first = rows.start - span.start
-            own = place[before[first : first + len(rows.keys)].astype(np.int64) - 1]
-            chosen = clusters.better(rows.block, own)
-            n_moved += int(np.sum(chosen != own))
-        seeds = task.numbers[chosen]
-        stats += clusters.family.accumulate(rows.block, seeds, task.n_seeds)
-        numerics.note_first_rows(seeds, rows.start, first_rows)
-        codes.append((seeds + 1).astype(np.int32))
-    check_same(digest, task.digests, span)
+        own = None if before is None else before[rows.start - span.start :]
+        part, moved = span.once(rows, _sweep_block, own, task)
+        swept = swept.with_added(part)
+        codes.append(moved)
     kept = task.after.keep(span.index, np.concatenate(codes))
-    return span.index, Swept(stats, first_rows, n_moved), kept
+    return span.index, swept, kept
+
+
+def _sweep_block(
+    rows: Rows, before: npt.NDArray[np.int32] | None, task: SweepTask
+) -> tuple[Swept, npt.NDArray[np.int32]]:
+    """Move the rows of a block; `before` holds their codes, and those of further rows."""
+    check_same(rows, task.digests)
+    clusters = task.clusters
+    if before is None:
+        chosen = clusters.nearest(rows.block)
+        places = task.seed_rows - rows.start
+        seeds_here = np.flatnonzero((places >= 0) & (places < len(chosen)))
+        chosen[places[seeds_here]] = seeds_here
+        n_moved = len(chosen)
+    else:
+        place = np.zeros(task.n_seeds, np.int64)
+        place[task.numbers] = np.arange(len(task.numbers))
+        own = place[before[: rows.stop - rows.start].astype(np.int64) - 1]
+        chosen = clusters.better(rows.block, own)
+        n_moved = int(np.sum(chosen != own))
+    seeds = task.numbers[chosen]
+    stats = clusters.family.accumulate(rows.block, seeds, task.n_seeds)
+    first_rows = np.full(task.n_seeds, NOWHERE)
+    numerics.note_first_rows(seeds, rows.start, first_rows)
+    return Swept(stats, first_rows, n_moved), (seeds + 1).astype(np.int32)
 
 
 def run_sweep_of_clusters(matrix: Matrix, task: SweepTask, stage: str) -> Swept:
     """Sweep over all spans and add up what they found, in their order."""
-    stats = np.zeros((task.n_seeds, task.clusters.family.n_statistics))
-    first_rows = np.full(task.n_seeds, NOWHERE)
-    n_moved = 0
-    for index, swept, kept in map_spans(sweep_span, matrix, task, stage=stage):
-        stats += swept.stats
-        np.minimum(first_rows, swept.first_rows, out=first_rows)
-        n_moved += swept.n_moved
+    swept = _nothing_swept(task)
+    for index, part, kept in map_spans(sweep_span, matrix, task, stage=stage):
+        swept = swept.with_added(part)
         task.after.collect(index, kept)
-    return Swept(stats, first_rows, n_moved)
+    return swept
+
+
+def _nothing_swept(task: SweepTask) -> Swept:
+    stats = np.zeros((task.n_seeds, task.clusters.family.n_statistics))
+    return Swept(stats, np.full(task.n_seeds, NOWHERE), 0)
 
 
 def objective(family: Family, stats: Floats, concentration: float) -> float:

@@ -52,6 +52,15 @@ def sum_span(span: engine.Span, journal: str, last: int) -> Any:
     return span.index, sum(rows.block.sum(axis=0) for rows in span)
 
 
+def sum_rows(rows: engine.Rows, journal: str, last: int) -> Any:
+    write_down(rows.index, journal, last)
+    return rows.index, rows.block.sum(axis=0) / 3.0
+
+
+def sum_blocks(span: engine.Span, journal: str, last: int) -> Any:
+    return span.index, [span.once(rows, sum_rows, journal, last) for rows in span]
+
+
 def square(item: int, journal: str, last: int) -> int:
     write_down(item, journal, last)
     return item * item
@@ -65,6 +74,10 @@ def spans(matrix: Matrix, *shared: Any) -> list[Any]:
     return list(engine.map_spans(sum_span, matrix, *shared, skip=[0]))
 
 
+def blocks_of_spans(matrix: Matrix, *shared: Any) -> list[Any]:
+    return list(engine.map_spans(sum_blocks, matrix, *shared, skip=[0]))
+
+
 def items(matrix: Matrix, *shared: Any) -> list[Any]:
     return list(engine.map_ordered(square, range(9), *shared, stage="squares", is_noted=True))
 
@@ -76,6 +89,7 @@ def total(matrix: Matrix, *shared: Any) -> list[Any]:
 PASSES: dict[str, tuple[Callable[..., list[Any]], list[int]]] = {
     "blocks": (blocks, list(range(N_BLOCKS))),
     "spans": (spans, list(range(1, N_SPANS))),
+    "blocks of spans": (blocks_of_spans, list(range(8, N_BLOCKS))),
     "items": (items, list(range(9))),
     "total": (total, list(range(N_BLOCKS))),
 }
@@ -126,17 +140,33 @@ def test_pass__goes_on_where_it_was_cut_off(name, matrix, tmp_path):
         pytest.fail("a pass that was complete was done again")
 
 
-def test_pass__in_process_does_no_piece_twice(matrix, tmp_path):
+@pytest.mark.parametrize("name", ["blocks", "blocks of spans"])
+def test_pass__in_process_does_no_block_twice(name, matrix, tmp_path):
+    run, pieces = PASSES[name]
     journal, objects = tmp_path / "journal", open_objects(tmp_path)
     with pytest.raises(Cut), engine.keeping_notes(Notebook(objects, "run", "0")):
-        blocks(matrix, str(journal), 7)
-    assert lines(journal) == list(range(8))
+        run(matrix, str(journal), 11)
+    assert lines(journal) == list(range(pieces[0], 12))
     with engine.keeping_notes(Notebook(objects, "run", "0")):
-        blocks(matrix, str(journal), NEVER)
-    assert lines(journal) == list(range(7, N_BLOCKS))
+        run(matrix, str(journal), NEVER)
+    assert lines(journal) == list(range(11, N_BLOCKS))
 
 
-@pytest.mark.parametrize("name", PASSES)
+def test_pass__a_damaged_note_of_a_block_is_passed_over(matrix, tmp_path, caplog):
+    journal, objects = tmp_path / "journal", open_objects(tmp_path)
+    wanted = blocks_of_spans(matrix, str(journal), NEVER)
+    with pytest.raises(Cut), engine.keeping_notes(Notebook(objects, "run", "0")):
+        blocks_of_spans(matrix, str(journal), 11)
+    lines(journal)
+    (damaged,) = (key for key in objects.list("checkpoints") if key.endswith("-blocks/9"))
+    objects.write(damaged, b"")  # as a power cut leaves it
+    with engine.keeping_notes(Notebook(objects, "run", "0")):
+        assert bits(blocks_of_spans(matrix, str(journal), NEVER)) == bits(wanted)
+    assert lines(journal) == [9, *range(11, N_BLOCKS)]
+    assert "Damaged notes are passed over." in caplog.text
+
+
+@pytest.mark.parametrize("name", [name for name in PASSES if name != "blocks of spans"])
 def test_pass__damaged_notes_are_passed_over(name, matrix, tmp_path, caplog):
     run, pieces = PASSES[name]
     journal, objects = tmp_path / "journal", open_objects(tmp_path / "store")

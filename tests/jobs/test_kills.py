@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from distclust.engine import spans
 from distclust.store import row_labels
 from distclust.store.matrix_store import open_store
 from tests.faults import run_with_fault, storage_operations
@@ -51,7 +50,6 @@ class Unbroken:
 def unbroken(tmp_path_factory) -> Iterator[Unbroken]:
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
-        patch.setattr(spans, "SPAN_BLOCKS", 1)
         shards_of(BLOCK_ROWS, patch)
         patch.setattr(row_labels, "LABEL_CHUNK", BLOCK_ROWS)
         patch.setenv("DISTCLUST_THREADS", "1")  # the same operations in the same order

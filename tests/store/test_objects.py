@@ -54,6 +54,20 @@ def test_write__is_read_back_in_every_way(objects):
         assert objects.read_range(key, start, stop) == CONTENT[start:stop]
 
 
+def test_jot__replaces_the_whole_object(objects):
+    for content in (CONTENT, b"", CONTENT[7:]):
+        objects.jot("a/note", content[:5], content[5:])
+        assert objects.read("a/note") == content
+        assert objects.list() == ["a/note"]
+
+
+def test_jot__waits_for_no_disk(local, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: pytest.fail("a note is synced"))
+    local.path.mkdir()
+    local.jot("note", CONTENT)
+    assert local.read("note") == CONTENT
+
+
 def test_write__takes_arrays_and_nothing(objects):
     rows = np.arange(12.0).reshape(3, 4)
     objects.write("rows", rows, np.empty((0, 3)), rows[1])

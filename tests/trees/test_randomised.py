@@ -596,7 +596,7 @@ def test_mixed_table__is_fitted_by_a_product():
 def test_data_that_change__are_refused(n_reads, small_blocks):
     rows, _ = separated(0, FEW)
     model = RandomizedBHC(sample_size=10, random_state=0)
-    with pytest.raises(OtherRowsError, match=r"rows 0 to 128.*changed while they were read"):
+    with pytest.raises(OtherRowsError, match=r"rows \d+ to \d+.*changed while they were read"):
         model.fit(Changing(rows, n_reads))
     assert not hasattr(model, "tree_")
 

@@ -11,7 +11,6 @@ import pytest
 
 import distclust
 from distclust import EMBHC, RandomizedBHC, engine
-from distclust.engine import spans
 from distclust.store import row_labels
 from distclust.store.changes import changes_between
 from distclust.store.results import ResultsStore
@@ -353,7 +352,6 @@ def test_update__killed_anywhere_ends_as_if_it_had_not_been(tmp_path):
 @pytest.mark.parametrize("kind", MAKERS)
 def test_fit__a_pass_that_was_cut_off_is_not_begun_again(kind, tmp_path, monkeypatch):
     """Every run is interrupted at its eighth block; no block that was done is read again."""
-    monkeypatch.setattr(spans, "SPAN_BLOCKS", 1)
     distclust.ingest(iter([separated(1500, 0)]), tmp_path / "X.zarr")
     matrix = rows_of(tmp_path / "X.zarr")
     whole, broken = (ResultsStore(tmp_path / name) for name in "ab")
