@@ -22,12 +22,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from distclust.errors import StoreError
-from distclust.store.archive import decode_archive, encode_archive
 from distclust.store.checkpoints import CHECKPOINTS
 from distclust.store.objects import MissingObject, Objects, check_key
-from distclust.store.values import pack_value, unpack_value
+from distclust.store.values import decode_value, encode_value
 
-_KIND = "notes"
 _SUM = "sum"
 _LOGGER = logging.getLogger(__name__)
 
@@ -138,16 +136,15 @@ class Notes:
         return int(n_pieces), total
 
     def _write(self, key: str, value: Any) -> None:
-        packed, arrays = pack_value(value)
-        self.objects.jot(key, encode_archive(_KIND, {"key": key, "value": packed}, arrays))
+        self.objects.jot(key, *encode_value(key, value))
 
     def _read(self, key: str) -> Any:
-        where = self.objects.where(key)
-        archive = decode_archive(self.objects.read(key), where)
-        if archive.kind != _KIND or archive.meta.get("key") != key:
-            hint = "Restore it from a copy."
-            raise StoreError(where, "notes of this piece", f"{archive.kind} of another", hint)
-        return unpack_value(archive.meta["value"], archive.arrays)
+        content = self.objects.read_array(key)
+        try:
+            return decode_value(key, content)
+        except ValueError as error:
+            where, hint = self.objects.where(key), "Start the run afresh."
+            raise StoreError(where, "notes of this piece", str(error), hint) from None
 
 
 def _numbers_below(objects: Objects, prefix: str) -> set[int]:

@@ -64,5 +64,5 @@ def test_read__damaged_or_displaced_notes_are_refused(notes, tmp_path):
     with pytest.raises(StoreError):
         notes.read(1)
     shutil.copy(folder / "2", folder / "1")
-    with pytest.raises(StoreError, match="of another"):
+    with pytest.raises(StoreError, match="altered"):
         notes.read(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,15 @@ import scipy.sparse
 
 from distclust.errors import InputError
 from distclust.store import Profile, profile_block
-from distclust.store.values import pack_value, unpack_value
+from distclust.store.values import decode_value, encode_value, pack_value, unpack_value
+
+
+def encoded(value: Any, key: str = "a/b") -> Any:
+    return np.frombuffer(b"".join(map(bytes, encode_value(key, value))), np.uint8)
 
 
 def through(value: Any) -> Any:
-    packed, arrays = pack_value(value)
-    return unpack_value(json.loads(json.dumps(packed)), arrays)
+    return decode_value("a/b", encoded(value))
 
 
 @pytest.mark.parametrize(
@@ -60,6 +62,48 @@ def test_value__dataclasses_of_the_package(rng):
     assert type(found) is Profile
     assert found.n_rows == 5
     np.testing.assert_array_equal(found.maximum, profile.maximum)
+
+
+ARRAYS = {
+    "none": np.empty((0, 3)),
+    "a number": np.array(2.5),
+    "bits": np.array([True, False]),
+    "text": np.array(["a", "longer"]),
+    "other order": np.arange(6.0).reshape(2, 3).T,
+    "strided": np.arange(20, dtype=np.int16).reshape(4, 5)[::2, 1::2],
+    "big-endian": np.arange(3, dtype=">u4"),
+    "complex": np.array([1 + 2j]),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_value__arrays_keep_type_shape_and_order(name):
+    array = ARRAYS[name]
+    before, found, after = through((np.arange(3), array, np.arange(5)))
+    np.testing.assert_array_equal(found, array)
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert found.flags.f_contiguous == array.flags.f_contiguous
+    np.testing.assert_array_equal(before, np.arange(3))
+    np.testing.assert_array_equal(after, np.arange(5))
+
+
+@pytest.mark.parametrize("array", [np.array([None, 1]), np.zeros(2, [("a", "i4")])])
+def test_value__arrays_of_other_things_are_refused(array):
+    with pytest.raises(InputError, match="arrays of numbers or text"):
+        list(encode_value("key", array))
+
+
+def test_decode__every_altered_byte_is_noticed():
+    content = encoded((np.arange(3), "text"))
+    for i in range(len(content)):
+        altered = content.copy()
+        altered[i] ^= 1
+        with pytest.raises(ValueError, match="altered"):
+            decode_value("a/b", altered)
+        with pytest.raises(ValueError, match="truncated"):
+            decode_value("a/b", content[:i])
+    with pytest.raises(ValueError, match="altered"):
+        decode_value("a/c", content)
 
 
 @dataclass
