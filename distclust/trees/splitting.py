@@ -34,7 +34,7 @@ Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 Resolve = Literal["clusters", "rows"]
 
-_COMPARED_AT_ONCE = 64  # rows: whatever the threads are, the answer is the same
+_COMPARED_AT_ONCE = 128  # rows: whatever the threads are, the answer is the same
 _WIDEST = 64  # subtrees into which one pass divides a node without clusters in it
 
 

@@ -48,12 +48,22 @@ def test_hash_limit__suffices_and_is_not_much_more():
 
 
 def test_size_at_least__is_below_the_share_but_not_by_much():
-    assert size_at_least(1000, 100, 100) == pytest.approx(700.0)
+    assert size_at_least(1000, 100, 100) == pytest.approx(800.0)
     assert size_at_least(1000, 4, 100) == pytest.approx(10.0)  # a quarter of the share
     assert size_at_least(1000, 0, 100) == 0.0
     sizes = [size_at_least(10**6, k, 4096) for k in range(1, 4097)]
     assert (np.diff(sizes) > 0).all()
     assert all(size < 10**6 * k / 4096 for k, size in enumerate(sizes, 1))
+
+
+def test_limits__together_leave_few_nodes_short():
+    """A node of unknown size, of which 20 rows of a sample of 4,096 were seen."""
+    rng, n_rows, want = np.random.default_rng(0), 10**7, 256
+    sizes = n_rows * rng.gamma(21.0, size=200_000) / 4096
+    share = int(hash_limit(want, size_at_least(n_rows, 20, 4096))) / 2**64
+    n_passing = rng.poisson(share * sizes)
+    assert 1e-5 < np.mean(n_passing < want) < 3e-4
+    assert np.mean(n_passing) < 3 * want
 
 
 # ---- candidates --------------------------------------------------------------------------------
