@@ -4,7 +4,6 @@ Dask itself is imported when a cluster or a Dask array is first used.
 """
 
 from distclust.engine.blocks import (
-    begin,
     map_blocks,
     map_ordered,
     map_placed,
@@ -38,7 +37,6 @@ __all__ = [
     "Vault",
     "allowed_cores",
     "as_matrix",
-    "begin",
     "block_array",
     "check_features",
     "check_worker_memory",

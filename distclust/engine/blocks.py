@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from distclust.engine.notes import noted, notes_of_pass, with_noted
@@ -159,23 +158,6 @@ def run(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
 
     result: Result = run_on_client(client, function, args, kwargs)
     return result
-
-
-def begin(function: Callable[..., Result], *args: Any) -> Callable[[], Result]:
-    """Start ``function(*args)`` beside what follows; what is returned waits for its result.
-
-    One thread of this process, or of a worker. Who loses interest need not wait.
-    """
-    check_travels(function)
-    client = current_client()
-    if client is None:
-        pool = ThreadPoolExecutor(1)
-        result = pool.submit(function, *args).result
-        pool.shutdown(wait=False)
-        return result
-    from distclust.engine.on_client import begin_on_client
-
-    return begin_on_client(client, function, args, {})
 
 
 def profile_matrix(matrix: Matrix, stage: str = "") -> Profile:

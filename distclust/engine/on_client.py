@@ -284,25 +284,13 @@ def run_on_client(
     """Return ``function(*args, **kwargs)`` computed by one task on one worker."""
     # The workers of a cluster started here share this machine, and all the others wait now.
     threads = len(list_threads(client)) if is_started_here(client) else None
-    return begin_on_client(client, function, args, kwargs, threads)()
-
-
-def begin_on_client(
-    client: Any,
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    threads: int | None = 1,
-) -> Callable[[], Any]:
-    """Start one task on one worker; what is returned waits for its result."""
     order = _Order(function, _topic(client), threads or None)
     matrices: list[Any] = []
     sent_args = tuple(_send(client, value, matrices) for value in args)
     sent_kwargs = {name: _send(client, value, matrices) for name, value in kwargs.items()}
     sealed = seal(order, sent_args, sent_kwargs)
     key = _task_prefix(getattr(function, "__name__", "run"))
-    task = _submit(client, _call_run, key, sealed, *matrices)
-    return lambda: _open(client, task)
+    return _open(client, _submit(client, _call_run, key, sealed, *matrices))
 
 
 class _Fetch:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import weakref
-from functools import partial
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import begin, keeping_notes, labels_array, temporary_results
+from distclust.engine import keeping_notes, labels_array, temporary_results
 from distclust.errors import ConflictError, InputError
 from distclust.store import Matrix
 from distclust.store.results import ResultsStore
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from distclust.store.drafts import Draft
     from distclust.trees.base import TreeEstimator
     from distclust.trees.large import LargeTreeEstimator
-    from distclust.trees.tree import Tree
 
 LEVELS_FILE = "levels.json"
 LEAVES = "leaves"  # array of the leaf of every row
@@ -130,10 +129,10 @@ def settle(model: LargeTreeEstimator, found: Finished, matrix: Matrix) -> None:
 
 def write_model(model: LargeTreeEstimator, found: Finished, matrix: Matrix, draft: Draft) -> None:
     """Write a model and its labels into the draft."""
-    is_small = len(found.row_leaves[0]) == 0  # rows that are leaves had better not travel
-    levels = begin(_levels_of, model.tree_) if is_small else partial(_levels_of, model.tree_)
-    write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
-    draft.write(LEVELS_FILE, levels())
+    with ThreadPoolExecutor(1) as beside:  # labels are others' work
+        levels = beside.submit(_levels_of, model)
+        write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
+    draft.write(LEVELS_FILE, levels.result())
     draft.write_archive(MODEL_FILE, *to_archive(model))
 
 
@@ -175,11 +174,11 @@ def write_held_labels(model: LargeTreeEstimator, draft: Draft) -> None:
 
 def write_levels(model: LargeTreeEstimator, draft: Draft) -> None:
     """Write the summary of the tree's levels into a draft."""
-    draft.write(LEVELS_FILE, _levels_of(model.tree_))
+    draft.write(LEVELS_FILE, _levels_of(model))
 
 
-def _levels_of(tree: Tree) -> bytes:
-    return json.dumps(describe_levels(tree), allow_nan=False).encode()
+def _levels_of(model: LargeTreeEstimator) -> bytes:
+    return json.dumps(describe_levels(model.tree_), allow_nan=False).encode()
 
 
 def attach(model: LargeTreeEstimator, store: ResultsStore, version: Version) -> StoredLabels:
