@@ -164,13 +164,14 @@ def _select(counts: Any, chosen: npt.NDArray[np.bool_]) -> Any:
     return sparse.csr_array(parts, shape=counts.shape)
 
 
-def jensen_shannon(a: FloatArray, b: FloatArray, weight_a: float, weight_b: float) -> FloatArray:
+def jensen_shannon(a: FloatArray, b: FloatArray, weight_a: Any, weight_b: Any) -> FloatArray:
     """Return the weighted Jensen-Shannon divergence over the last axis, in nats.
 
-    It is the mutual information between the outcome and which table it came from.
+    It is the mutual information between the outcome and which table it came from. Weights are
+    numbers, or arrays that fit the tables.
     """
-    total = weight_a + weight_b
-    share_a = weight_a / total if total > 0 else 0.5
+    total = np.asarray(weight_a + weight_b)
+    share_a = np.divide(weight_a, total, out=np.full(total.shape, 0.5), where=total > 0)
     mixed = share_a * a + (1.0 - share_a) * b
     terms = share_a * _relative(a, mixed) + (1.0 - share_a) * _relative(b, mixed)
     return np.asarray(np.maximum(0.0, terms.sum(axis=-1)))

@@ -270,6 +270,11 @@ class Family(ABC):
         """
         return np.full(self.n_features, np.nan)
 
+    def feature_informations(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:
+        """Return `feature_information` of many pairs of groups, each (B, p); (B, n_features)."""
+        pairs = zip(stats_a, stats_b, strict=True)
+        return np.stack([self.feature_information(a, b) for a, b in pairs])
+
     # ---- hyperparameters -----------------------------------------------------------------
 
     @property

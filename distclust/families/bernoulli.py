@@ -181,9 +181,13 @@ class Bernoulli(CompiledFamily):
 
     def feature_information(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:
         """Return the mutual information of each column with membership, in nats."""
-        log_one, log_zero = self._log_probabilities(np.stack([stats_a, stats_b]))
-        tables = np.exp(np.stack([log_one, log_zero], axis=-1))  # (2, D, 2)
-        return jensen_shannon(tables[0], tables[1], stats_a[0], stats_b[0])
+        information: FloatArray = self.feature_informations(stats_a[None], stats_b[None])[0]
+        return information
+
+    def feature_informations(self, stats_a: FloatArray, stats_b: FloatArray) -> FloatArray:
+        """Return the mutual information of columns with membership in pairs of groups, (B, D)."""
+        a, b = (np.stack(self._log_probabilities(stats), axis=-1) for stats in (stats_a, stats_b))
+        return jensen_shannon(np.exp(a), np.exp(b), stats_a[:, :1, None], stats_b[:, :1, None])
 
     def gradient(self, stats: FloatArray) -> FloatArray:
         """Return d log f / d (log alpha, log beta), shape (B, 2 D)."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distclust.trees.tree import Tree
+from distclust.trees.tree import Feature, Tree
 
 _FEATURES = 8
 MOST_NODES = 10_000  # of larger trees the upper levels are told
@@ -27,6 +27,9 @@ def describe_levels(tree: Tree, n_features: int = _FEATURES) -> dict[str, Any]:
     depth = structure.depth
     clusters = set(tree.cut_nodes().tolist())
     order = np.lexsort((-tree.n_rows, depth))
+    told = order[:MOST_NODES].tolist()
+    others = [k for k in told if structure.parent[k] >= 0]
+    features = dict(zip(others, tree.top_features_of(others, n_features), strict=True))
     ends = np.cumsum(np.bincount(depth))  # of each level in that order
     n_told = min(len(ends), MOST_LEVELS)
     return {
@@ -36,7 +39,7 @@ def describe_levels(tree: Tree, n_features: int = _FEATURES) -> dict[str, Any]:
             _level(tree, level, nodes)
             for level, nodes in enumerate(np.split(order[: ends[n_told - 1]], ends[: n_told - 1]))
         ],
-        "nodes": [_node(tree, k, k in clusters, n_features) for k in order[:MOST_NODES].tolist()],
+        "nodes": [_node(tree, k, k in clusters, features.get(k, [])) for k in told],
     }
 
 
@@ -52,13 +55,11 @@ def _level(tree: Tree, level: int, nodes: Any) -> dict[str, Any]:
     }
 
 
-def _node(tree: Tree, node: int, is_cluster: bool, n_features: int) -> dict[str, Any]:
+def _node(tree: Tree, node: int, is_cluster: bool, features: list[Feature]) -> dict[str, Any]:
     odds = float(tree.log_odds[node])
-    parent = int(tree.structure.parent[node])
-    features = tree.top_features(node, n_features) if parent >= 0 else []
     return {
         "node": node,
-        "parent": parent,
+        "parent": int(tree.structure.parent[node]),
         "level": int(tree.structure.depth[node]),
         "children": tree.structure.children(node).tolist(),
         "n_rows": int(tree.n_rows[node]),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,10 +128,8 @@ def settle(model: LargeTreeEstimator, found: Finished, matrix: Matrix) -> None:
 
 def write_model(model: LargeTreeEstimator, found: Finished, matrix: Matrix, draft: Draft) -> None:
     """Write a model and its labels into the draft."""
-    with ThreadPoolExecutor(1) as beside:  # labels are others' work
-        levels = beside.submit(_levels_of, model)
-        write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
-    draft.write(LEVELS_FILE, levels.result())
+    write_labels(matrix, found, model._label_of_leaf, model.n_clusters_, draft)
+    write_levels(model, draft)
     draft.write_archive(MODEL_FILE, *to_archive(model))
 
 
@@ -174,11 +171,8 @@ def write_held_labels(model: LargeTreeEstimator, draft: Draft) -> None:
 
 def write_levels(model: LargeTreeEstimator, draft: Draft) -> None:
     """Write the summary of the tree's levels into a draft."""
-    draft.write(LEVELS_FILE, _levels_of(model))
-
-
-def _levels_of(model: LargeTreeEstimator) -> bytes:
-    return json.dumps(describe_levels(model.tree_), allow_nan=False).encode()
+    levels = json.dumps(describe_levels(model.tree_), allow_nan=False)
+    draft.write(LEVELS_FILE, levels.encode())
 
 
 def attach(model: LargeTreeEstimator, store: ResultsStore, version: Version) -> StoredLabels:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+_FEATURE_CELLS = 2**17  # nodes times features that are told apart at once
 
 
 class Feature(NamedTuple):
@@ -273,6 +276,17 @@ class Tree:
         Name, information in nats about being here rather than in a sibling, mean here and
         mean in the siblings.
         """
+        if not (0 <= node < self.n_nodes and self.structure.parent[node] >= 0):
+            raise InputError(
+                "Tree.top_features",
+                f"a node number from 0 to {self.root - 1}",
+                repr(node),
+                "The root has no sibling to differ from.",
+            )
+        return next(self.top_features_of([node], n))
+
+    def top_features_of(self, nodes: Sequence[int], n: int = 10) -> Iterator[list[Feature]]:
+        """Yield `top_features` of some nodes, none of which is the root."""
         check_integer(n, "Tree.top_features: n", at_least=1)
         if self.family is None or self.statistics is None:
             raise InputError(
@@ -281,15 +295,19 @@ class Tree:
                 "one without",
                 "Use the tree_ of a fitted or loaded estimator.",
             )
-        here, beside = self._node_and_siblings(node, self.statistics)
-        information = np.asarray(self.family.feature_information(here, beside))
-        order = np.argsort(-information, kind="stable")[:n]
-        means = self.family.feature_means(np.stack([here, beside]))
-        names = self.feature_names or tuple(f"x{d}" for d in range(len(information)))
-        return [
-            Feature(names[d], float(information[d]), float(means[0, d]), float(means[1, d]))
-            for d in order.tolist()
-        ]
+        names = self.feature_names or tuple(f"x{d}" for d in range(self.family.n_features))
+        at_once = max(1, _FEATURE_CELLS // self.family.n_features)
+        for start in range(0, len(nodes), at_once):
+            part = list(nodes[start : start + at_once])
+            here = self.statistics[part]
+            beside = np.stack([self._siblings_of(node, self.statistics) for node in part])
+            information = np.asarray(self.family.feature_informations(here, beside))
+            top = np.argsort(-information, axis=1, kind="stable")[:, :n]
+            means = self.family.feature_means(here), self.family.feature_means(beside)
+            figures = (np.take_along_axis(a, top, axis=1).tolist() for a in (information, *means))
+            for chosen, *rest in zip(top.tolist(), *figures, strict=True):
+                columns = zip(chosen, *rest, strict=True)
+                yield [Feature(names[d], *values) for d, *values in columns]
 
     def linkage(self) -> Floats:
         """The tree as a SciPy linkage matrix, shape (n_leaves - 1, 4).
@@ -385,17 +403,11 @@ class Tree:
         _, first, counts = np.unique(self.leaf_of_row, return_index=True, return_counts=True)
         return first, counts
 
-    def _node_and_siblings(self, node: int, statistics: Floats) -> tuple[Floats, Floats]:
-        parent = int(self.structure.parent[node]) if 0 <= node < self.root else -1
-        if parent < 0:
-            raise InputError(
-                "Tree.top_features",
-                f"a node number from 0 to {self.root - 1}",
-                repr(node),
-                "The root has no sibling to differ from.",
-            )
-        siblings = [child for child in self.structure.children(parent) if child != node]
-        return statistics[node], statistics[siblings].sum(axis=0)
+    def _siblings_of(self, node: int, statistics: Floats) -> Floats:
+        """Return the sum of the statistics of a node's siblings."""
+        family = self.structure.children(int(self.structure.parent[node])).tolist()
+        siblings = [child for child in family if child != node]
+        return np.asarray(statistics[siblings].sum(axis=0))
 
 
 def _check_values(structure: Structure, n_rows: Floats, log_marginal: Floats) -> None:

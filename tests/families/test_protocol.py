@@ -317,3 +317,5 @@ def test_feature_information__zero_for_equal_groups_and_bounded(example: Example
     assert (differ <= np.log(2) + 1e-9).all()
     swapped = family.feature_information(stats[1], stats[0])
     np.testing.assert_allclose(differ, swapped, rtol=1e-9, atol=1e-12)
+    many = family.feature_informations(stats[[0, 1, 0]], stats[[1, 0, 0]])
+    np.testing.assert_array_equal(many, [differ, swapped, same])

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distclust.errors import InputError
+from distclust.trees import tree as tree_module
 from distclust.trees.evaluate import ConstantMixing, DirichletProcess, RoseMixing
 from distclust.trees.structure import Structure
 from distclust.trees.tree import Feature, Tree
@@ -227,14 +228,16 @@ def test_leaf_name__says_how_many_rows():
 class ColumnMeans:
     """Just enough of a family: statistics are the number of rows and column sums."""
 
+    n_features = 4
+
     def feature_means(self, stats):
         return stats[:, 1:] / stats[:, :1]
 
-    def feature_information(self, here, beside):
-        return np.abs(here[1:] / here[0] - beside[1:] / beside[0])
+    def feature_informations(self, here, beside):
+        return np.abs(self.feature_means(here) - self.feature_means(beside))
 
 
-def test_top_features__compare_a_node_with_its_siblings():
+def test_top_features__compare_a_node_with_its_siblings(monkeypatch):
     rows = np.array([[1, 1, 0, 5], [1, 1, 0, 5], [0, 1, 9, 5], [0, 1, 0, 5]], dtype=float)
     structure = Structure.from_children(4, [(0, 1), (2, 3, 4)])
     statistics = structure.sum_up(np.column_stack([np.ones(4), rows]))
@@ -245,6 +248,10 @@ def test_top_features__compare_a_node_with_its_siblings():
     assert tree.top_features(4, 2) == [Feature("c", 4.5, 0.0, 4.5), Feature("a", 1.0, 1.0, 0.0)]
     assert tree.top_features(2, 1) == [Feature("c", 9.0, 9.0, 0.0)]
     assert len(tree.top_features(0)) == 4
+    one_by_one = [tree.top_features(node, 2) for node in range(5)]
+    for cells in (2**17, 8, 1):  # all nodes at once, two, one
+        monkeypatch.setattr(tree_module, "_FEATURE_CELLS", cells)
+        assert list(tree.top_features_of(range(5), 2)) == one_by_one
     for node in (tree.root, -1, 99):
         with pytest.raises(InputError, match="top_features"):
             tree.top_features(node)
