@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from distclust.engine.notes import noted, notes_of_pass, with_noted
+from distclust.engine.notes import notes_of_pass, with_noted
 from distclust.engine.pieces import BRIEF, Pieces, check_travels, map_pieces, reported
 from distclust.engine.sessions import current_client, local_threads
 from distclust.engine.threads import count_of, map_in_order, one_blas_thread
@@ -117,7 +117,7 @@ def map_ordered(
 def _note_item(
     item: tuple[int, Any], function: Callable[..., Result], notes: Notes, *shared: Any
 ) -> Result:
-    return noted(notes, item[0], function(item[1], *shared))
+    return notes.of_piece(item[0], lambda: function(item[1], *shared))
 
 
 def _call_each(items: Sequence[Any], function: Callable[..., Result], *shared: Any) -> list[Result]:
@@ -184,7 +184,7 @@ def _first_row(matrix: Matrix, index: int) -> int:
 def _note_block(
     block: Block, start: int, function: Callable[..., Any], notes: Notes, *shared: Any
 ) -> Any:
-    return noted(notes, start, function(block, start, *shared))
+    return notes.of_piece(start, lambda: function(block, start, *shared))
 
 
 _BLOCKS = Pieces(_read_block, _read_block, _cut_block, _first_row, _note_block)

@@ -70,9 +70,3 @@ def with_noted(
         yield result
     for _ in computed:  # lets it end, which closes what it opened
         raise AssertionError("no more results than pieces")
-
-
-def noted(notes: Notes, number: int, result: Result) -> Result:
-    """Return the result of a piece once it is kept."""
-    notes.keep(number, result)
-    return result

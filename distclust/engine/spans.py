@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from distclust.engine.notes import noted, notes_of_pass
+from distclust.engine.notes import notes_of_pass
 from distclust.engine.pieces import Pieces, map_pieces
 from distclust.seeding import Keys, row_keys
 from distclust.store import Block, Matrix
@@ -240,7 +240,7 @@ def _number_of_span(matrix: Matrix, index: int) -> int:
 
 
 def _note_span(span: Span, function: Callable[..., Any], notes: Notes, *shared: Any) -> Any:
-    return noted(notes, span.index, function(replace(span, _notes=notes), *shared))
+    return notes.of_piece(span.index, lambda: function(replace(span, _notes=notes), *shared))
 
 
 _SPANS = Pieces(_read_span, _pack_span, _cut_span, _number_of_span, _note_span, is_small=True)

@@ -90,9 +90,18 @@ class Notes:
         return replace(self, blocks=frozenset(blocks))
 
     def of_block(self, block: int, compute: Callable[[], Result]) -> Result:
-        """Return what an earlier run found in a block, or else compute it and keep it."""
+        """Return what was found in a block before, or else compute it and keep it."""
         key = f"{self._prefix_of_blocks}/{block}"
-        if block in self.blocks:
+        return self._once(key, block in self.blocks, compute)
+
+    def of_piece(self, piece: int, compute: Callable[[], Result]) -> Result:
+        """Return what was found in a piece before, or else compute it and keep it."""
+        return self._once(f"{self.prefix}/{piece}", False, compute)
+
+    def _once(self, key: str, is_known: bool, compute: Callable[[], Result]) -> Result:
+        # A task whose worker died is done again by another, which knows nothing of the first.
+        # Far away it would take as long to ask as to work.
+        if is_known or (self.objects.is_local and self.objects.exists(key)):
             try:
                 known: Result = self._read(key)
                 return known
@@ -105,10 +114,6 @@ class Notes:
     @property
     def _prefix_of_blocks(self) -> str:
         return f"{self.prefix}-blocks"
-
-    def keep(self, piece: int, result: Any) -> None:
-        """Keep what a piece found."""
-        self._write(f"{self.prefix}/{piece}", result)
 
     def read(self, piece: int) -> Any:
         """Return what a piece found.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,9 @@ from distclust.store.values import pack_value
 from tests.small_blocks import shrink
 
 N_ROWS, N_BLOCKS, N_SPANS = 1200, 19, 3
+
+
+NEVER = 10**6
 
 
 class Cut(Exception):
@@ -61,6 +67,19 @@ def sum_blocks(span: engine.Span, journal: str, last: int) -> Any:
     return span.index, [span.once(rows, sum_rows, journal, last) for rows in span]
 
 
+def sum_rows_but_die_once(rows: engine.Rows, journal: str, last: int) -> Any:
+    """Kill the worker that comes to the last block, the first time one does."""
+    trace = Path(f"{journal}.dead")
+    if rows.index == last and not trace.exists():
+        trace.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sum_rows(rows, journal, NEVER)
+
+
+def sum_blocks_but_die_once(span: engine.Span, journal: str, last: int) -> Any:
+    return span.index, [span.once(rows, sum_rows_but_die_once, journal, last) for rows in span]
+
+
 def square(item: int, journal: str, last: int) -> int:
     write_down(item, journal, last)
     return item * item
@@ -93,7 +112,6 @@ PASSES: dict[str, tuple[Callable[..., list[Any]], list[int]]] = {
     "items": (items, list(range(9))),
     "total": (total, list(range(N_BLOCKS))),
 }
-NEVER = 10**6
 
 
 def bits(found: list[Any]) -> Any:
@@ -138,6 +156,21 @@ def test_pass__goes_on_where_it_was_cut_off(name, matrix, tmp_path):
         assert set(begun) | set(rest) == set(pieces)
     else:
         pytest.fail("a pass that was complete was done again")
+
+
+@pytest.mark.cluster
+def test_pass__another_worker_goes_on_where_one_died(on_client, matrix, tmp_path):
+    journal, objects = tmp_path / "journal", open_objects(tmp_path)
+    wanted = blocks_of_spans(matrix, str(journal), NEVER)
+    lines(journal)
+    with engine.keeping_notes(Notebook(objects, "run", "0")):
+        shared = str(journal), 12
+        found = list(engine.map_spans(sum_blocks_but_die_once, matrix, *shared, skip=[0]))
+    assert bits(found) == bits(wanted)
+    done = Counter(lines(journal))
+    assert sorted(done) == list(range(8, N_BLOCKS))
+    assert max(done[block] for block in range(8, 12)) == 1  # before the one it died of
+    assert (tmp_path / "journal.dead").exists()
 
 
 @pytest.mark.parametrize("name", ["blocks", "blocks of spans"])

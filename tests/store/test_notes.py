@@ -21,13 +21,22 @@ def notes(tmp_path: Path) -> Notes:
 
 def test_pieces__are_known_once_they_are_kept(notes):
     assert notes.known() == set()
-    notes.keep(3, (1, np.arange(3)))
-    notes.keep(10, None)
+    notes.of_piece(3, lambda: (1, np.arange(3)))
+    notes.of_piece(10, lambda: None)
     assert notes.known() == {3, 10}
     number, array = notes.read(3)
     assert number == 1
     np.testing.assert_array_equal(array, np.arange(3))
     assert notes.read(10) is None
+
+
+def test_pieces__are_computed_once(notes):
+    assert notes.of_piece(3, lambda: "first") == "first"
+    assert notes.of_piece(3, lambda: "second") == "first"
+    assert notes.of_block(3, lambda: "of the block") == "of the block"
+    assert notes.of_block(3, lambda: "again") == "of the block"
+    assert notes.known() == {3}
+    assert notes.with_blocks().blocks == {3}
 
 
 def test_sum__the_last_counts(notes):
@@ -39,24 +48,24 @@ def test_sum__the_last_counts(notes):
 
 
 def test_notes__travel(notes):
-    pickle.loads(pickle.dumps(notes)).keep(1, "there")
+    pickle.loads(pickle.dumps(notes)).of_piece(1, lambda: "there")
     assert notes.read(1) == "there"
 
 
 def test_passes__of_a_chapter_and_of_others_are_apart(tmp_path):
     objects = open_objects(tmp_path)
     first = Notebook(objects, "run", "1")
-    first.next_pass().keep(0, "a")
-    first.next_pass().keep(0, "b")
-    Notebook(objects, "run", "2").next_pass().keep(0, "c")
-    Notebook(objects, "other", "1").next_pass().keep(0, "d")
+    first.next_pass().of_piece(0, lambda: "a")
+    first.next_pass().of_piece(0, lambda: "b")
+    Notebook(objects, "run", "2").next_pass().of_piece(0, lambda: "c")
+    Notebook(objects, "other", "1").next_pass().of_piece(0, lambda: "d")
     again = Notebook(objects, "run", "1")
     assert [again.next_pass().read(0), again.next_pass().read(0)] == ["a", "b"]
 
 
 def test_read__damaged_or_displaced_notes_are_refused(notes, tmp_path):
-    notes.keep(1, np.arange(100))
-    notes.keep(2, np.arange(50))
+    notes.of_piece(1, lambda: np.arange(100))
+    notes.of_piece(2, lambda: np.arange(50))
     folder = tmp_path / notes.prefix
     content = bytearray((folder / "1").read_bytes())
     content[len(content) // 2] ^= 1
