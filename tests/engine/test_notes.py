@@ -159,12 +159,16 @@ def test_pass__goes_on_where_it_was_cut_off(name, matrix, tmp_path):
 
 
 @pytest.mark.cluster
-def test_pass__another_worker_goes_on_where_one_died(on_client, matrix, tmp_path):
+@pytest.mark.chaos
+def test_pass__another_worker_goes_on_where_one_died(matrix, tmp_path):
     journal, objects = tmp_path / "journal", open_objects(tmp_path)
     wanted = blocks_of_spans(matrix, str(journal), NEVER)
     lines(journal)
-    with engine.keeping_notes(Notebook(objects, "run", "0")):
-        shared = str(journal), 12
+    shared = str(journal), 12
+    with (
+        engine.connect("local", workers=2, threads=1),
+        engine.keeping_notes(Notebook(objects, "run", "0")),
+    ):
         found = list(engine.map_spans(sum_blocks_but_die_once, matrix, *shared, skip=[0]))
     assert bits(found) == bits(wanted)
     done = Counter(lines(journal))
