@@ -172,7 +172,7 @@ def prepare_ground(matrix: Matrix, family: Family | str, settings: Settings, whe
     seen = look_at_all(matrix, wanted)
     prepared, reason = prepare_family(family, matrix, seen.profile, where)
     check_fitting(matrix, prepared.n_statistics, settings, where)
-    assert seen.origin is not None, "the first span tells it"
+    assert seen.origin is not None, "the first block tells it"
     summary = summarise_all(matrix, prepared, seen)
     resolved = prepared.resolve(summary, seen.origin, seen.profile, matrix.columns)
     candidates = seen.candidates

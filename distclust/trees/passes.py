@@ -46,7 +46,7 @@ class Seen:
     profile
         Facts about columns.
     origin
-        A point near all rows, shape (d,); only the first span tells it.
+        A point near all rows, shape (d,); only the first block tells it.
     digests
         What each block is; empty where the store answers for that.
     candidates
@@ -190,7 +190,7 @@ def sweep(span: Span, task: Task) -> SpanResult:
         gleaned, ends = span.once(rows, _sweep_block, nodes, task)
         stats += gleaned.stats
         np.minimum(first_rows, gleaned.first_rows, out=first_rows)
-        assert gleaned.candidates is not None, "a block that is read has some, or none"
+        assert gleaned.candidates is not None, "every block that is read has them, be they none"
         held = fold_candidates([*held, gleaned.candidates], task.wanted.want)
         moved.append(ends)
     candidates = join(held).trimmed(task.wanted.want)
