@@ -22,6 +22,10 @@ from distclust.errors import DistclustError
 
 INTERRUPTED = 3
 
+# Whatever an interrupt struck is held, by its traceback, until the process is gone: objects that
+# were only half made, as a compiler's, complain when they are taken apart.
+_interrupts: list[BaseException] = []
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
 @click.version_option(__version__, prog_name="distclust")
@@ -66,6 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(_one_sentence(error), err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as error:
+        _interrupts.append(error)
         click.echo(_what_is_left(error), err=True)
         return INTERRUPTED
     except DistclustError as error:
