@@ -174,10 +174,15 @@ def test_fit__plan_prints_figures_and_runs_nothing(
     for word in ("passes", "memory", "disk", "time"):
         assert word in text
     assert not out.exists()
-    assert run("fit", "bhc", animals, "--out", out, "--plan", "--json") == 0
+    assert run("fit", "bhc", animals, "--plan", "--json") == 0  # which needs no place for a model
     plan = document(capsys)
     assert plan["passes"] == 3
     assert plan["memory_bytes"] > 0
+
+
+def test_fit__asks_where_the_model_goes(animals: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("fit", "bhc", animals) == 2
+    assert "Missing option '--out'" in capsys.readouterr().err
 
 
 def test_fit__sparse_and_dense_files_give_the_same_tree(tmp_path: Path) -> None:
@@ -457,6 +462,31 @@ def test_fit__interrupted_is_exit_3_and_leaves_nothing(
     assert "Run the same command again" in error
     assert "Traceback" not in error
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events", "rows.npy"]
+
+
+STRUCK = """
+import sys
+from distclust import cli
+
+class HalfMade:
+    def __del__(self):
+        raise AttributeError("half made")
+
+def strike(**options):
+    struck = HalfMade()
+    raise KeyboardInterrupt
+
+cli.distclust.commands["doctor"].callback = strike
+sys.argv = ["distclust", "doctor"]
+cli.run()
+"""
+
+
+def test_interrupted__what_is_half_made_does_not_complain() -> None:
+    done = subprocess.run([sys.executable, "-c", STRUCK], capture_output=True, text=True)
+    assert done.returncode == 3
+    assert "Run the same command again" in done.stderr
+    assert "half made" not in done.stderr
 
 
 def test_warnings__are_one_line_on_standard_error(

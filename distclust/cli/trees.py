@@ -52,9 +52,8 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 @click.argument("input")
 @click.option(
     "--out",
-    required=True,
     help="File for the fitted model, or a results store (a name that ends in /) for a version; "
-    "rbhc and embhc of a store: always a results store.",
+    "rbhc and embhc of a store: always a results store.  [required but for --plan]",
 )
 @click.option(
     "--family",
@@ -82,7 +81,7 @@ def demo(out: Path, scheduler: str, **options: Any) -> None:
 @reading_options
 @running_options
 @common_options
-def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any) -> None:
+def fit(method: str, input: str, out: str | None, scheduler: str | None, **options: Any) -> None:
     """Fit a tree, or another model, to a table and save it.
 
     INPUT is a .csv or .tsv file (also .gz) with a header, a .npy or .npz file, or a store.
@@ -96,7 +95,7 @@ def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any
     Example:
       distclust fit bhc animals.csv --out animals.model
       distclust fit rose words.npz --out words.model --scheduler tcp://10.0.0.5:8786
-      distclust fit bhc big.csv --out big.model --plan
+      distclust fit bhc big.csv --plan
       distclust fit bhc corpus.zarr --out results/
       distclust fit rbhc huge.zarr --out results --scheduler local
       distclust fit kpca corpus.zarr --components 20
@@ -104,6 +103,8 @@ def fit(method: str, input: str, out: str, scheduler: str | None, **options: Any
     """
     from distclust.commands import trees
 
+    if out is None and not options["plan"]:
+        raise click.MissingParameter(param_hint="'--out'", param_type="option")
     parameters = {name: options.pop(name) for name in PARAMETERS}
     for name in ("sample_size", "levels_per_pass"):
         parameters[name] = _whole_number(parameters[name])

@@ -65,9 +65,6 @@ def fit(
     """Fit the rows of a store beside a results store, or go on with a fit that was cut off."""
     results = open_results(out)
     _check_family(model)
-    if common.plan:
-        plan(model, matrix, scheduler, common)
-        return
     resumed = None if fresh else _passes_done(model, matrix, results)
     if resumed is not None and not common.quiet:
         print(f"distclust: resuming after {_named(resumed)}", file=sys.stderr)
@@ -82,6 +79,7 @@ def plan(model: LargeModel, table: Any, scheduler: str | None, common: Common) -
     """Print what a fit by passes would cost, from shapes alone."""
     from distclust.report.plan import plan_large
 
+    _check_family(model)
     say_plan(plan_large(model, table, count_threads(scheduler)), common)
 
 

@@ -69,35 +69,33 @@ class Fitting:
 
 def fit(
     source: str,
-    out: str,
+    out: str | None,
     fitting: Fitting,
     reading: Reading,
     scheduler: str | None,
     common: Common,
 ) -> None:
-    """Fit a tree to a table, save the model, say what was found."""
+    """Fit a tree to a table, save the model, say what was found; a plan needs no place for it."""
     from distclust.report.summary import summarise
 
     by_passes = fitting.is_large and large.is_store(source)
     if fitting.fresh and not by_passes:
         got, hint = f"{fitting.method} of {source}", "Leave --fresh out."
         raise InputError("--fresh", "a fit that resumes: rbhc or embhc of a store", got, hint)
-    results = large.open_results(out) if by_passes else _results_store(out)
-    if results is None:
-        check_output(Path(out), Path(source))
-    check_events(common, Path(source), Path(out))
+    results = None
+    if out is not None:
+        results = large.open_results(out) if by_passes else _results_store(out)
+        if results is None:
+            check_output(Path(out), Path(source))
+        check_events(common, Path(source), Path(out))
     model: Any = make_model(fitting, common.seed)
     table: Any = read_input(source, reading)
+    if common.plan:
+        _plan(model, table, fitting, scheduler, common)
+        return
+    assert out is not None, "only a plan needs none"
     if by_passes:
         large.fit(table, out, model, scheduler, common, fresh=fitting.fresh)
-        return
-    if common.plan:
-        from distclust.report.plan import plan_fit
-
-        if fitting.is_large:
-            large.plan(model, table, scheduler, common)
-        else:
-            say_plan(plan_fit(model, table), common)
         return
     with followed(common), connected(scheduler):
         model.fit(table)
@@ -111,6 +109,15 @@ def fit(
         print_summary(console(), summary)
         made = f"Version {version['version']} is now current in" if version else "Model written to"
         console().print(f"{made} {out}", highlight=False)
+
+
+def _plan(model: Any, table: Any, fitting: Fitting, scheduler: str | None, common: Common) -> None:
+    from distclust.report.plan import plan_fit
+
+    if fitting.is_large:
+        large.plan(model, table, scheduler, common)
+    else:
+        say_plan(plan_fit(model, table), common)
 
 
 def _results_store(out: str) -> ResultsStore | None:
