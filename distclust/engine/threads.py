@@ -82,14 +82,34 @@ class _BlasLimit:
     def __enter__(self) -> None:
         with self._lock:
             if self._depth == 0:
-                self._limiter = _controller().limit(limits=1, user_api="blas")
+                with _in_control():
+                    self._limiter = _controller().limit(limits=1, user_api="blas")
             self._depth += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._depth -= 1
             if self._depth == 0:
-                self._limiter.restore_original_limits()
+                with _in_control():
+                    self._limiter.restore_original_limits()
+
+
+@contextlib.contextmanager
+def _in_control() -> Iterator[None]:
+    """Let this thread set the limit, and any other one after it.
+
+    Since threadpoolctl 3.8 the first thread that sets a limit of OpenBLAS is the only one whose
+    calls have an effect, until it gives that up. The limit is everybody's: one thread may set
+    it and another one lift it.
+    """
+    import threadpoolctl  # type: ignore[import-untyped]
+
+    give_up = getattr(threadpoolctl.OpenBLASController, "clear_controlling_thread", None)
+    if give_up is not None:
+        give_up(force=True)
+    yield
+    if give_up is not None:
+        give_up(force=True)
 
 
 def with_one_blas_thread(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -106,7 +126,7 @@ def with_one_blas_thread(function: Callable[Parameters, Result]) -> Callable[Par
 @functools.cache
 def _controller() -> Any:
     import scipy.linalg  # noqa: F401  brings its own BLAS, which must be found below
-    from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+    from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()  # looking for libraries takes milliseconds: done once
 

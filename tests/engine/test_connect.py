@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import itertools
 import os
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +19,7 @@ import pytest
 
 from distclust import engine
 from distclust._version import __version__
-from distclust.engine import diagnosis, on_client, reviving, sessions, threads
+from distclust.engine import diagnosis, fetching, reviving, sessions, threads
 from distclust.errors import CapacityError, ClusterError, InputError
 
 PLAIN = {
@@ -175,8 +177,8 @@ def test_connect__cluster_without_workers():
 def test_result_of__gives_up_when_all_workers_are_gone(monkeypatch):
     from distributed import Client, LocalCluster
 
-    monkeypatch.setattr(on_client, "NO_WORKERS_SECONDS", 0.2)
-    monkeypatch.setattr(on_client, "_QUIET_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(fetching, "NO_WORKERS_SECONDS", 0.2)
+    monkeypatch.setattr(fetching, "_QUIET_POLL_SECONDS", 0.1)
     with (
         LocalCluster(n_workers=0, processes=False, **PLAIN) as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -187,13 +189,13 @@ def test_result_of__gives_up_when_all_workers_are_gone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [(None, on_client.NO_WORKERS_SECONDS), ("90", 90.0), ("0.5", 0.5)]
+    ("text", "seconds"), [(None, fetching.NO_WORKERS_SECONDS), ("90", 90.0), ("0.5", 0.5)]
 )
 def test_patience__environment_overrules(monkeypatch, text, seconds):
     monkeypatch.delenv("DISTCLUST_NO_WORKERS_SECONDS", raising=False)
     if text is not None:
         monkeypatch.setenv("DISTCLUST_NO_WORKERS_SECONDS", text)
-    assert on_client._patience_seconds() == seconds
+    assert fetching._patience_seconds() == seconds
 
 
 @pytest.mark.cluster
@@ -215,7 +217,7 @@ def test_result_of__task_the_scheduler_dropped_is_a_cluster_error():
         future = client.submit(current_place, pure=False)
         client.cancel([future])
         with pytest.raises(ClusterError, match="the connection to the scheduler was lost"):
-            on_client.result_of(client, future)
+            fetching.result_of(client, future)
 
 
 @pytest.mark.cluster
@@ -234,16 +236,16 @@ def test_result_of__who_gives_up_waiting_does_not_stop_others(local_client):
             client._gather_semaphore.release()
 
     client.sync(hold_requests)
-    first, second = (on_client._Fetch(client, task) for task in tasks[:2])
+    first, second = (fetching.Fetch(client, task) for task in tasks[:2])
     deadline = time.monotonic() + 10
     while client._gather_keys != {task.key for task in tasks[:2]}:
         assert time.monotonic() < deadline, "the second did not join the first"
         time.sleep(0.01)
     first.cancel()
     client.sync(let_go)
-    assert on_client._result(client, second) == 4
-    assert on_client.result_of(client, tasks[2]) == 5
-    assert on_client.result_of(client, tasks[0]) == 3  # still held by its owner
+    assert second.result() == 4
+    assert fetching.result_of(client, tasks[2]) == 5
+    assert fetching.result_of(client, tasks[0]) == 3  # still held by its owner
 
 
 def test_check_worker_memory__in_process():
@@ -465,6 +467,19 @@ def test_one_blas_thread__overlapping_users_keep_it_until_the_last_leaves():
         assert blas_threads() == {1}
         second.close()
         assert blas_threads() == {2}
+
+
+def test_one_blas_thread__one_thread_may_set_it_and_another_lift_it():
+    limit = engine.one_blas_thread
+    with (
+        threads._controller().limit(limits=2, user_api="blas"),
+        ThreadPoolExecutor(1) as other,
+    ):
+        for enter, leave in itertools.product((limit.__enter__, None), (limit.__exit__, None)):
+            enter() if enter else other.submit(limit.__enter__).result()
+            assert blas_threads() == {1}
+            leave() if leave else other.submit(limit.__exit__).result()
+            assert blas_threads() == {2}
 
 
 def inside_blas_threads(block: Any, start: int) -> set[int]:
