@@ -185,7 +185,7 @@ def _compute(chunk: Any) -> Any:
     client = current_client()
     if client is None:
         return chunk.compute(scheduler="synchronous")
-    from distclust.engine.on_client import result_of
+    from distclust.engine.fetching import result_of
 
     return result_of(client, client.compute(chunk))
 

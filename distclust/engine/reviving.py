@@ -17,9 +17,16 @@ REVIVE_SECONDS = 2.0
 _ALLOCATION = {"MALLOC_TRIM_THRESHOLD_": str(2**27), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
 
 # Scheduler and client share their cores with the workers. Looking at themselves 50 times a
-# second, and workers at their stacks 100 times, would take a part of them from two workers.
-_SETTINGS = {"distributed.admin.tick.interval": "500ms"}
-_SETTINGS_OF_WORKERS = {"distributed.worker.profile.interval": "100ms"}
+# second, at memory and disks twice, and workers at their stacks 100 times, would take a part of
+# them from two workers.
+_SETTINGS = {
+    "distributed.admin.tick.interval": "500ms",
+    "distributed.admin.system-monitor.interval": "2s",
+}
+_SETTINGS_OF_WORKERS = {
+    "distributed.admin.system-monitor.interval": "2s",
+    "distributed.worker.profile.interval": "100ms",
+}
 
 
 def own_settings() -> contextlib.AbstractContextManager[object]:

@@ -24,6 +24,10 @@ from distclust.validation import check_integer, check_real
 # own 3 are used up quickly: a task counts a death even while it waits behind others.
 ALLOWED_FAILURES = 100
 
+# How long a client waits for more to send with what it has. Dask's 10 ms are a part of the time
+# that short stages take, and a scheduler in this process is not flooded.
+_SENDING_SECONDS = 0.001
+
 _UNINTERRUPTED = "distclust.engine.uninterrupted"  # workers get on with a Ctrl-C
 
 _sessions: list[Session] = []
@@ -291,6 +295,7 @@ def _start_local(
         )
     keep_workers_alive(cluster)
     client = Client(cluster, direct_to_workers=True)  # all on this machine: no detour
+    client.scheduler_comm.interval = _SENDING_SECONDS
     return Session("local", client, cluster, has_dashboard=has_dashboard)
 
 

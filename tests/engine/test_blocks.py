@@ -21,6 +21,8 @@ import sparse
 from distclust import engine, events
 from distclust.engine import on_client as on_client_module
 from distclust.engine import sessions
+from distclust.engine.sealing import seal
+from distclust.engine.shared_values import Shared
 from distclust.errors import ClusterError, InputError
 from distclust.store import ArrayMatrix, Matrix, SparseMatrix
 
@@ -84,6 +86,11 @@ def open_and_tell(trace: Path) -> Opened:
 
 
 def use_opened(block: Any, start: int, opened: Opened) -> int:
+    return os.getpid()
+
+
+def use_opened_for(item: int, opened: Any) -> int:
+    time.sleep(0.01)
     return os.getpid()
 
 
@@ -323,11 +330,36 @@ def test_map_blocks__shared_values_are_opened_once_by_a_worker(values, on_client
 
 def test_shared__is_opened_once_by_several_threads(tmp_path):
     trace = tmp_path / "trace"
-    shared = on_client_module._Shared(on_client_module.seal(Opened(trace), 3))
+    shared = Shared(seal(Opened(trace), 3))
     opened = engine.thread_map(lambda _: shared.open(), range(8), 8)
     assert len(trace.read_text().split()) == 1
     assert all(values is opened[0] for values in opened)
     assert pickle.loads(pickle.dumps(shared)).open()[1] == 3  # travels, locked and opened or not
+
+
+@pytest.fixture(params=[0, 2**22], ids=["large", "small"])
+def shared_as(request, monkeypatch):
+    """What batches of tasks share counts as large, and is held by a task; or as small."""
+    monkeypatch.setattr(on_client_module, "_SMALL_BYTES", request.param)
+
+
+@pytest.mark.cluster
+def test_map_ordered__shared_values_of_batches_are_opened_once_by_a_worker(
+    on_client, shared_as, tmp_path
+):
+    trace = tmp_path / "trace"
+    for _ in range(2):
+        trace.write_text("")
+        used = list(engine.map_ordered(use_opened_for, range(60), Opened(trace), is_brief=True))
+        opened = [int(line) for line in trace.read_text().split()]
+        assert sorted(opened) == sorted(set(used))
+        assert os.getpid() not in used
+
+
+@pytest.mark.cluster
+def test_map_ordered__workers_let_go_of_what_batches_share(on_client, shared_as):
+    list(engine.map_ordered(use_opened_for, range(60), Travelling(), is_brief=True))
+    assert_let_go(on_client)
 
 
 class Watched:
@@ -362,10 +394,14 @@ def count_watched() -> int:
 @pytest.mark.cluster
 def test_map_blocks__workers_let_go_of_shared_values_after_the_map(values, on_client):
     assert all(engine.map_blocks(look_at, matrix_of(values), Travelling()))
+    assert_let_go(on_client)
+
+
+def assert_let_go(client: Any) -> None:
     deadline = time.monotonic() + 20
-    while sum(on_client.run(count_watched).values()) and time.monotonic() < deadline:
+    while sum(client.run(count_watched).values()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert set(on_client.run(count_watched).values()) == {0}
+    assert set(client.run(count_watched).values()) == {0}
 
 
 @pytest.mark.cluster

@@ -93,7 +93,7 @@ def test_map_placed__a_worker_that_dies_has_its_numbers_done_by_others(
     n_workers, tmp_path, monkeypatch
 ):
     # By one that comes, if there was no other: Dask alone would wait for the dead one's address.
-    monkeypatch.setattr("distclust.engine.on_client._QUIET_POLL_SECONDS", 0.5)
+    monkeypatch.setattr("distclust.engine.fetching._QUIET_POLL_SECONDS", 0.5)
     with engine.connect("local", workers=n_workers, threads=1):
         done = list(engine.map_placed(die_once, NUMBERS, tmp_path / "trace"))
         assert (tmp_path / "trace").exists()

@@ -45,3 +45,22 @@ def test_open__arrays_are_aligned_wherever_the_bytes_landed():
         (found,) = Sealed(landed).open()
         assert found.ctypes.data % found.itemsize == 0
         np.testing.assert_array_equal(found, BLOCK)
+
+
+def test_seal__holds_what_was_there_then():
+    block = BLOCK.copy()
+    sealed = seal(block)
+    block[:] = 0.0
+    np.testing.assert_array_equal(sealed.open()[0], BLOCK)
+
+
+def test_open__gives_memory_of_its_own_that_may_be_written():
+    sealed = seal(BLOCK, np.empty((0, 3)), np.array(["a", None], object), seal(BLOCK.T), b"bytes")
+    for _ in range(2):
+        block, empty, things, inner, text = sealed.open()
+        np.testing.assert_array_equal(block, BLOCK)
+        assert empty.shape == (0, 3)
+        assert things.tolist() == ["a", None]
+        np.testing.assert_array_equal(inner.open()[0], BLOCK.T)
+        assert text == b"bytes"
+        block[:] = 0.0

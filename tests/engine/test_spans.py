@@ -306,3 +306,19 @@ def test_balance__gives_workers_equal_shares_and_counts_threads():
     assert shares == {"small": 6, "large": 18}
     balance.note_end("small", 6, Future())
     assert balance.choose(1) == "small"
+
+
+@pytest.mark.cluster
+def test_map_ordered__first_tasks_of_a_worker_go_out_together(on_client, monkeypatch):
+    sent: list[list[str]] = []
+    send = type(on_client).map
+
+    def spy(client: Any, *args: Any, key: list[str], **options: Any) -> Any:
+        sent.append([name.rsplit("-", 1)[1] for name in key])
+        return send(client, *args, key=key, **options)
+
+    monkeypatch.setattr(type(on_client), "map", spy)
+    assert list(engine.map_ordered(abs, range(-300, 0), is_brief=True)) == list(range(300, 0, -1))
+    assert [len(keys) for keys in sent[:2]] == [4, 4]
+    assert [len(keys) for keys in sent[2:]] == [1] * (len(sent) - 2)
+    assert sorted(int(key) for keys in sent for key in keys) == list(range(len(sent) + 6))

@@ -376,7 +376,7 @@ class Crew:
             orders = [order_at(i) for i in range(first.position, end)]
             call = _Call("advance", berth, tuple(numbers), end, wants_save)
             keep = () if save is None else (self._saved[-1],)
-            self._send(call, "advance", starts, orders, save=wants_save, keep=keep)
+            self._send(call, "advance", starts, orders=orders, save=wants_save, keep=keep)
 
     def _send(self, call: _Call, method: str, *args: Any, **options: Any) -> int:
         number = next(self._numbers)

@@ -20,7 +20,7 @@ import time
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ from distclust.engine.crews.board import (
 )
 from distclust.engine.crews.hands import Answer, Hands, Lost
 from distclust.engine.crews.role import Role, Room
-from distclust.engine.on_client import Patience, deliver_events
+from distclust.engine.fetching import Patience, deliver_events
 from distclust.engine.sealing import Sealed, seal
 from distclust.engine.threads import grant_threads, one_blas_thread
 from distclust.engine.workers import asking_scheduler
@@ -64,21 +64,26 @@ class BerthActor:
         # The last save does not queue behind work that nobody waits for any more.
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="distclust-save")
 
-    async def call(self, method: str, sealed: Sealed) -> Sealed:
-        """Call a method of the berth."""
+    async def call(self, method: str, sealed: Sealed, *common: Sealed) -> Sealed:
+        """Call a method of the berth; `common` is what all berths are told alike."""
         loop = asyncio.get_running_loop()
         pool = self._saver if method == "save" else self._pool
-        return await loop.run_in_executor(pool, self._work, method, sealed)
+        return await loop.run_in_executor(pool, self._work, method, sealed, common)
 
-    def _work(self, method: str, sealed: Sealed) -> Sealed:
+    def _work(self, method: str, sealed: Sealed, common: Sequence[Sealed]) -> Sealed:
         try:
-            return self._do(method, sealed)
+            return self._do(method, sealed, common)
         except Exception as error:
             found = _sendable(error)
         raise found  # here: an error carries along the one that is being handled
 
-    def _do(self, method: str, sealed: Sealed) -> Sealed:
+    def _do(self, method: str, sealed: Sealed, common: Sequence[Sealed]) -> Sealed:
         args, options = sealed.open()
+        told = [value for one in common for value in one.open()]
+        if method == "open":
+            options["role"] = told[0]
+        elif method == "advance":
+            options["orders"] = told
         with grant_threads(self._berth.threads), one_blas_thread:
             value = getattr(self._berth, method)(*args, **options)
         if method == "adopt":
@@ -149,6 +154,8 @@ class ClientHands(Hands):
         self._failures: Counter[str] = Counter()
         self._watched = -math.inf
         self._role: tuple[Role[Any], Vault | None, int] | None = None
+        # The last that all berths are told: a role, or the order at a position.
+        self._sealed: tuple[Any, int | None, Sealed] | None = None
         self._is_resting = False
         self._lock = threading.Lock()  # word of draining comes in the client's own thread
         install_board(client)
@@ -186,7 +193,11 @@ class ClientHands(Hands):
         if remote is None:
             self._answers.put(Answer(number, error=Lost("it is not there any more")))
             return
-        future = self._in_loop(self._perform(remote, method, seal(args, options)))
+        orders = options.pop("orders", ())
+        common = [
+            self._sealed_once(order, args[0][0].position + i) for i, order in enumerate(orders)
+        ]
+        future = self._in_loop(self._perform(remote, method, seal(args, options), *common))
         remote.calls[number] = future
 
         def note(done: Future[Any]) -> None:
@@ -194,6 +205,16 @@ class ClientHands(Hands):
             self._answers.put(_answer(number, done))
 
         future.add_done_callback(note)
+
+    def _sealed_once(self, value: Any, position: int | None = None) -> Sealed:
+        """Return what was sealed for another berth if it is the same: it may be large.
+
+        At another position it is sealed anew: whoever gives the orders may use an array again.
+        """
+        known = self._sealed
+        if known is None or known[0] is not value or known[1] != position:
+            self._sealed = known = (value, position, seal(value))
+        return known[2]
 
     def wait(self) -> Answer | None:
         """Return the next answer, delivering events meanwhile."""
@@ -343,16 +364,18 @@ class ClientHands(Hands):
         role, vault, _ = self._role
         limit = self._workers.get(remote.address, (0.0, 1, None))[2]
         room = Room(1.0 / max(1, min(len(self._workers), self._role[2])), limit or None)
-        sealed = seal((role, room, vault), {})
-        self._coming[remote.address] = remote, self._in_loop(self._open(remote, sealed))
+        opening = self._open(
+            remote, seal((), {"room": room, "vault": vault}), self._sealed_once(role)
+        )
+        self._coming[remote.address] = remote, self._in_loop(opening)
 
-    async def _open(self, remote: _Remote, sealed: Sealed) -> None:
+    async def _open(self, remote: _Remote, sealed: Sealed, role: Sealed) -> None:
         while remote.actor.status == "pending":
             await asyncio.sleep(_POLL_SECONDS)
         if remote.actor.status != "finished":
             raise Lost(f"the berth is {remote.actor.status}")
         remote.is_direct = await self._reaches(remote.address)
-        await self._perform(remote, "open", sealed)
+        await self._perform(remote, "open", sealed, role)
 
     async def _reaches(self, address: str) -> bool:
         """Whether a connection from here to the worker can be made."""
@@ -369,7 +392,7 @@ class ClientHands(Hands):
     def _in_loop(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._client.loop.asyncio_loop)
 
-    async def _perform(self, remote: _Remote, method: str, sealed: Sealed) -> Any:
+    async def _perform(self, remote: _Remote, method: str, sealed: Sealed, *common: Sealed) -> Any:
         """Return the berth's answer; a connection that broke is tried again."""
         from distributed.protocol import to_serialize
 
@@ -378,7 +401,7 @@ class ClientHands(Hands):
                 answer = await self._rpc(remote).actor_execute(
                     function="call",
                     actor=remote.actor.key,
-                    args=[method, to_serialize(sealed)],
+                    args=[method, *map(to_serialize, (sealed, *common))],
                     kwargs={},
                 )
             except (OSError, KeyError) as error:

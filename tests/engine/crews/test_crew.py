@@ -70,7 +70,7 @@ def test_calls__at_most_one_is_on_its_way_for_each_member(is_alone, monkeypatch)
             busy = [m for others in under_way.values() for m in others]
             assert not set(members) & set(busy)
             under_way[number] = members
-            n_orders.append(len(args[1]))
+            n_orders.append(len(options["orders"]))
         call(hands, number, berth, method, *args, **options)
 
     def spy_on_wait(hands):

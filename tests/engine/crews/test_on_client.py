@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
 from distclust import engine
@@ -72,6 +73,35 @@ def test_berths__no_more_than_members():
     with Crew(Walker(), 1) as crew:
         assert total(crew) == walk_together(1, N_ROUNDS)
         assert len(crew._hands._remotes) == 1
+
+
+@pytest.mark.usefixtures("on_client")
+def test_orders__are_sealed_once_for_all_berths(monkeypatch):
+    sealed: list[Any] = []
+    seal = module.seal
+    monkeypatch.setattr(module, "seal", lambda *values: sealed.extend(values) or seal(*values))
+    with Crew(role := Walker(), N_MEMBERS) as crew:
+        crew.round(order := object_that_travels())
+        assert len(by_berth(crew)) == 2
+    assert sum(value is role for value in sealed) == 1
+    assert sum(value is order for value in sealed) == 1
+
+
+@pytest.mark.usefixtures("on_client")
+def test_orders__an_array_that_is_used_again_is_sent_again():
+    order = np.zeros(1)
+    with Crew(Walker(), N_MEMBERS) as crew:
+        first = [np.array(report) for report in crew.round(order)]
+        order[:] = 7.0
+        second = [np.array(report) for report in crew.round(order)]
+    with engine.connect("threads"), Crew(Walker(), N_MEMBERS) as crew:
+        for number, wanted in ((0.0, first), (7.0, second)):
+            got = crew.round(np.full(1, number))
+            np.testing.assert_array_equal(np.array(got), np.array(wanted))
+
+
+def object_that_travels() -> float:
+    return float("0.5")  # a number of its own: literals are one and the same
 
 
 # ---- connections -----------------------------------------------------------------------------
