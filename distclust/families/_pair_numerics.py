@@ -31,7 +31,8 @@ class BernoulliGroups(NamedTuple):
     # Of each column:
     alpha: Floats
     beta: Floats
-    ones: Floats  # log Γ(α + c) for c = 0, 1, ...; a table may end before the largest count
+    # Row c is log Γ(α + c) of all columns: small groups need few rows, which stay in the cache.
+    ones: Floats  # a table may end before the largest count
     zeros: Floats  # log Γ(β + c)
     log_gamma_alpha: Floats
     log_gamma_beta: Floats
@@ -46,11 +47,11 @@ class BernoulliGroups(NamedTuple):
 
 @compiled
 def log_gamma_tables(offsets: Floats, width: int) -> Floats:
-    """Table of log Γ(offset + c) for c = 0, 1, ..., width − 1, one row an offset."""
-    table = np.empty((offsets.shape[0], width))
-    for d in range(offsets.shape[0]):
-        for c in range(width):
-            table[d, c] = math.lgamma(offsets[d] + c)
+    """Table of log Γ(offset + c), a row for each c = 0, 1, ..., width − 1."""
+    table = np.empty((width, offsets.shape[0]))
+    for c in range(width):
+        for d in range(offsets.shape[0]):
+            table[c, d] = math.lgamma(offsets[d] + c)
     return table
 
 
@@ -107,17 +108,19 @@ def bernoulli_union(
     a: Counts, b: Counts, n: int, alpha: Floats, beta: Floats, ones: Floats, zeros: Floats
 ) -> float:
     """Sum over columns of log Γ(α + c) + log Γ(β + n − c) for two groups' counts."""
-    width = ones.shape[1]
+    width = ones.shape[0]
     total = 0.0
     if n < width:
+        # Without a sign there is no index from the end to be reckoned with: a third of the time.
+        rows = np.uint64(n)
         for d in range(a.shape[0]):
-            c = a[d] + b[d]
-            total += ones[d, c] + zeros[d, n - c]
+            count, column = np.uint64(a[d] + b[d]), np.uint64(d)
+            total += ones[count, column] + zeros[rows - count, column]
         return total
     for d in range(a.shape[0]):
         c = a[d] + b[d]
-        total += ones[d, c] if c < width else math.lgamma(alpha[d] + c)
-        total += zeros[d, n - c] if n - c < width else math.lgamma(beta[d] + (n - c))
+        total += ones[c, d] if c < width else math.lgamma(alpha[d] + c)
+        total += zeros[n - c, d] if n - c < width else math.lgamma(beta[d] + (n - c))
     return total
 
 
@@ -174,7 +177,7 @@ def exact_union(groups: BernoulliGroups, n: int, a: Counts, b: Counts, scratch: 
     for d in range(alpha.shape[0]):
         c = a[d] + b[d]
         if c > 0:
-            total += (ones[d, c] - groups.log_gamma_alpha[d]) + (zeros[d, n - c] - zeros[d, n])
+            total += (ones[c, d] - groups.log_gamma_alpha[d]) + (zeros[n - c, d] - zeros[n, d])
     return total
 
 

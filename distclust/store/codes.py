@@ -11,7 +11,8 @@ worked on, below the checkpoints of the run and removed with them:
     XXH3 digest (16) of the object's key and of all bytes before it
 
 The key is in the digest so that an object in the wrong place is as good as a damaged one. A
-span that is worked on twice gives the same object again.
+span that is worked on twice gives the same object again. A power cut may damage objects or take
+them away; a killed process does not.
 """
 
 from __future__ import annotations
@@ -135,9 +136,12 @@ class StoredCodes(Codes):
             raise StoreError(where, expected, str(error), _HINT) from None
 
     def keep(self, span: int, codes: npt.ArrayLike) -> None:
-        """Write the codes of a span; nothing travels to the driver."""
+        """Write the codes of a span; nothing travels to the driver.
+
+        They do not wait for the disk: who takes up a run looks whether they are whole.
+        """
         key = self._key(span)
-        self.objects.write(key, *_encode(key, _checked(codes, span)))
+        self.objects.jot(key, *_encode(key, _checked(codes, span)))
 
     def collect(self, span: int, kept: CodeArray | None) -> None:
         """Do nothing: they lie where they are read."""

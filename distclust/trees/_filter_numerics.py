@@ -18,19 +18,35 @@ from distclust.compiled import compiled
 Array = npt.NDArray[Any]
 
 _LOWEST = np.int32(-(2**31) + 1)
+_NONE = np.int32(0)
 DOUBT = -1
+WORD = 8  # bytes of a row that are scored at once
 
 
 @compiled
-def _add_scores(row: Array, tables: Array, constants: Array, scores: Array) -> None:
-    # Four bytes at once: the scores are loaded and stored a quarter as often.
-    for c in range(len(scores)):
-        scores[c] = constants[c]
-    for first in range(0, len(row), 4):
-        a, b = tables[first, row[first]], tables[first + 1, row[first + 1]]
-        d, e = tables[first + 2, row[first + 2]], tables[first + 3, row[first + 3]]
-        for c in range(len(scores)):
-            scores[c] += (a[c] + b[c]) + (d[c] + e[c])
+def _score_word(row: Array, tables: Array, constants: Array, scores: Array) -> None:
+    # All bytes of a word at once: the scores are stored once and never loaded.
+    a, b, c, d = tables[0, row[0]], tables[1, row[1]], tables[2, row[2]], tables[3, row[3]]
+    e, f, g, h = tables[4, row[4]], tables[5, row[5]], tables[6, row[6]], tables[7, row[7]]
+    for k in range(len(scores)):
+        rest = ((a[k] + b[k]) + (c[k] + d[k])) + ((e[k] + f[k]) + (g[k] + h[k]))
+        scores[k] = constants[k] + rest
+
+
+@compiled
+def _add_word(row: Array, tables: Array, scores: Array) -> None:
+    a, b, c, d = tables[0, row[0]], tables[1, row[1]], tables[2, row[2]], tables[3, row[3]]
+    e, f, g, h = tables[4, row[4]], tables[5, row[5]], tables[6, row[6]], tables[7, row[7]]
+    for k in range(len(scores)):
+        scores[k] += ((a[k] + b[k]) + (c[k] + d[k])) + ((e[k] + f[k]) + (g[k] + h[k]))
+
+
+@compiled
+def _score(row: Array, tables: Array, constants: Array, scores: Array) -> None:
+    """Fill `scores` with those of a row, shape (components,)."""
+    _score_word(row, tables, constants, scores)
+    for first in range(WORD, len(row), WORD):
+        _add_word(row[first:], tables[first:], scores)
 
 
 @compiled
@@ -42,18 +58,18 @@ def _highest(scores: Array) -> Any:
 
 
 @compiled
-def _settle(scores: Array, slack: Array, outcome: Array, starts: Array, margin: int) -> int:
-    """Return the outcome that wins whatever the rounding, or DOUBT; overwrites `scores`."""
+def _settle(scores: Array, slack: Array, outcome: Array, margin: int) -> int:
+    """Return the outcome that wins whatever the rounding, or DOUBT."""
     best = _highest(scores)
-    c = 0
-    while scores[c] != best:
-        c += 1
-    winner = outcome[c]
+    # Its first component, and the best of all others, without a branch that depends on the
+    # row: a processor that guesses it wrong loses as much time as the loop takes.
+    n_from = _NONE
     for c in range(len(scores)):
-        scores[c] += slack[c]
-    for c in range(starts[winner], starts[winner + 1]):
-        scores[c] = _LOWEST
-    rival = _highest(scores)
+        n_from = max(n_from, np.int32(len(scores) - c) if scores[c] == best else _NONE)
+    winner = outcome[len(scores) - n_from]
+    rival = _LOWEST
+    for c in range(len(scores)):
+        rival = max(rival, scores[c] + slack[c] if outcome[c] != winner else _LOWEST)
     # In 64 bits, as the difference of two 32-bit numbers may not fit.
     if rival == _LOWEST or np.int64(best) - np.int64(rival) > margin:
         return int(winner)
@@ -67,7 +83,6 @@ def choose_by_tables(
     constants: Array,
     slack: Array,
     outcome: Array,
-    starts: Array,
     margin: int,
     chosen: Array,
 ) -> None:
@@ -76,7 +91,7 @@ def choose_by_tables(
     Parameters
     ----------
     packed
-        Rows as bytes, shape (n, n_bytes), `n_bytes` a multiple of four.
+        Rows as bytes, shape (n, n_bytes), `n_bytes` a multiple of `WORD`.
     tables
         Shape (n_bytes, 256, components), int32.
     constants
@@ -84,16 +99,19 @@ def choose_by_tables(
     slack
         What other components of the same outcome may add to a component's score.
     outcome
-        Outcome of every component, ascending.
-    starts
-        First component of every outcome, with the number of components added.
+        Outcome of every component, ascending, int32.
     margin
         Difference of two scores that rounding cannot reverse.
     """
     scores = np.empty(len(constants), np.int32)
+    if packed.shape[1] == WORD:  # a loop without a loop over words is compiled to a faster one
+        for i in range(len(packed)):
+            _score_word(packed[i], tables, constants, scores)
+            chosen[i] = _settle(scores, slack, outcome, margin)
+        return
     for i in range(len(packed)):
-        _add_scores(packed[i], tables, constants, scores)
-        chosen[i] = _settle(scores, slack, outcome, starts, margin)
+        _score(packed[i], tables, constants, scores)
+        chosen[i] = _settle(scores, slack, outcome, margin)
 
 
 @compiled
@@ -114,15 +132,14 @@ def choose_with_own(
     n_components = len(constants)
     scores = np.empty(n_components, np.int32)
     none = np.zeros(n_components, np.int32)
-    outcome = np.arange(n_components)
-    starts = np.arange(n_components + 1)
+    outcome = np.arange(n_components).astype(np.int32)
     for i in range(len(packed)):
-        _add_scores(packed[i], tables, constants, scores)
+        _score(packed[i], tables, constants, scores)
         score, mine = own_constants[own[i]], own[i]
         for j in range(packed.shape[1]):
             score += own_tables[j, packed[i, j], mine]
         scores[mine] = score
-        chosen[i] = _settle(scores, none, outcome, starts, margin)
+        chosen[i] = _settle(scores, none, outcome, margin)
 
 
 @compiled

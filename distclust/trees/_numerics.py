@@ -203,22 +203,24 @@ def next_merge(slots: Records, active: Ints) -> tuple[int, int]:
     equals. Among settled rows ties go to the pair with the smallest (older id, younger id).
     """
     highest, odds = -math.inf, -math.inf
+    first, second, unsettled = -1, -1, -1
     for s in active:
         key = slots[s]["best"]
-        if key > highest or (key == highest and slots[s]["odds"] > odds):
-            highest, odds = key, slots[s]["odds"]
-    first, second = -1, -1
-    for s in active:
-        if slots[s]["best"] != highest or slots[s]["odds"] != odds:
+        if key < highest or (key == highest and slots[s]["odds"] < odds):
             continue
+        if key > highest or slots[s]["odds"] > odds:
+            highest, odds = key, slots[s]["odds"]
+            first, second, unsettled = -1, -1, -1
         if slots[s]["settled"] == 0:
-            return s, -1
+            if unsettled < 0:
+                unsettled = s
+            continue
         older, younger = s, slots[s]["partner"]
         if slots[older]["id"] > slots[younger]["id"]:
             older, younger = younger, older
         if first < 0 or is_before(slots, older, younger, first, second):
             first, second = older, younger
-    return first, second
+    return (unsettled, -1) if unsettled >= 0 else (first, second)
 
 
 @compiled

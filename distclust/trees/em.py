@@ -187,6 +187,12 @@ class EM(Method[Sweeps | Growth]):
         """Return the number of the codes after the last pass."""
         return self._refining.step_of(state) if isinstance(state, Growth) else state.step
 
+    def steps_needed(self, state: Sweeps | Growth) -> set[int]:
+        """Return the numbers of the codes that it takes to go on; the best sweep may be back."""
+        if isinstance(state, Growth):
+            return self._refining.steps_needed(state)
+        return {state.step, state.best_step} - {0}
+
     def to_arrays(
         self, state: Sweeps | Growth
     ) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.families import Bernoulli, Family, is_sparse
+from distclust.store.objects import aligned_empty
 from distclust.trees import _filter_numerics as numerics
 from distclust.trees.components import Components, dense, of_nodes, take
 from distclust.trees.evaluate import Evaluation, log_reach_probability
@@ -167,9 +168,9 @@ class Tables:
     def choose(self, packed: npt.NDArray[np.uint8], starts: Indices) -> Indices:
         """Return the outcome of every row, DOUBT where rounding may decide."""
         chosen = np.empty(len(packed), np.int64)
-        outcome = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        outcome = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         numerics.choose_by_tables(
-            packed, self.tables, self.constants, self.slack, outcome, starts, self.margin, chosen
+            packed, self.tables, self.constants, self.slack, outcome, self.margin, chosen
         )
         return chosen
 
@@ -179,7 +180,7 @@ def make_tables(family: Family, stats: Floats, log_weights: Floats, slack: Float
     if not isinstance(family, Bernoulli) or family.has_missing:
         return None
     n_features, n_components = family.n_features, len(stats)
-    if 128.0 * n_features * n_components > _TABLE_BYTES:
+    if 1024.0 * _whole_words(n_features) * n_components > _TABLE_BYTES:
         return None
     weights, constants = family.affine(stats)
     joint = constants + log_weights
@@ -223,7 +224,9 @@ def _sums_by_byte(units: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     padded = np.zeros((8 * n_bytes, n_components), np.int32)
     padded[:n_features] = units
     by_bit = padded.reshape(n_bytes, 8, 1, n_components)[:, ::-1]  # the first column is the top bit
-    tables = np.zeros((n_bytes, 256, n_components), np.int32)
+    shape = n_bytes, 256, n_components
+    tables = aligned_empty(4 * math.prod(shape)).view(np.int32).reshape(shape)
+    tables[:, 0] = 0
     for bit in range(8):
         below = 1 << bit  # values without this bit and all above it
         np.add(tables[:, :below], by_bit[:, bit], out=tables[:, below : 2 * below])
@@ -249,7 +252,7 @@ def pack(block: Any) -> npt.NDArray[np.uint8] | None:
 
 
 def _whole_words(n_features: int) -> int:
-    return 4 * -(-n_features // 32)
+    return numerics.WORD * max(1, -(-n_features // (8 * numerics.WORD)))
 
 
 # ---- from the tree of a sample ----------------------------------------------------------------

@@ -7,6 +7,7 @@ state is saved, so that the same fit begun again goes on after the last pass.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from distclust.engine import keeping_notes, map_ordered, n_spans, span_bounds
+from distclust.errors import StoreError
 from distclust.families import Family
 from distclust.store import Matrix
 from distclust.store.codes import Codes, HeldCodes, StoredCodes, read_range, spans_between
@@ -37,6 +39,8 @@ from distclust.trees.structure import Structure
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 State = TypeVar("State")
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +109,10 @@ class Method(ABC, Generic[State]):
     def step_of(self, state: State) -> int:
         """Return the number of the codes after the last pass."""
 
+    def steps_needed(self, state: State) -> set[int]:
+        """Return the numbers of the codes that it takes to go on from a state."""
+        return {self.step_of(state)} - {0}
+
     def codes_from(self, step: int, stored: Codes) -> Codes:
         """Return the codes of all rows after a pass; `stored` are those that the pass kept."""
         return stored
@@ -167,7 +175,6 @@ def fit_beside(
 
     With notes, also a pass that was cut off goes on where it was.
     """
-    saved = draft.checkpoints().latest()
 
     def noting(number: int) -> AbstractContextManager[None]:
         return keeping_notes(draft.notebook(str(number)) if keeps_notes else None)
@@ -175,12 +182,13 @@ def fit_beside(
     def codes_for(step: int) -> Codes:
         return method.codes_from(step, codes_beside(draft, step))
 
-    if saved is None:
+    last = _last_state(method, matrix, draft, codes_for)
+    if last is None:
         with noting(0):
             number, state = 0, method.start(matrix)
         _save(method, state, draft, number, keeps_notes)
     else:
-        number, state = saved.step, method.from_arrays(saved.meta, saved.arrays)
+        number, state = last
     while not method.is_complete(state):
         number += 1
         with noting(number):
@@ -191,6 +199,45 @@ def fit_beside(
             codes_beside(draft, step - 3).remove()
     found = method.finish(state)
     return replace(found, codes=codes_for(found.step)) if found.step else found
+
+
+def _last_state(
+    method: Method[Any], matrix: Matrix, draft: Draft, codes_for: CodesFor
+) -> tuple[int, Any] | None:
+    """Return the newest state that was saved and its number, None where the fit starts over.
+
+    A state without its codes is of no use: then it is the one before, or none.
+
+    Raises
+    ------
+    StoreError
+        If there are states but none of them is whole.
+    """
+    problems: list[StoreError] = []
+    last, has_states = None, False
+    for saved in draft.checkpoints().newest_first(problems):
+        has_states = True
+        state = method.from_arrays(saved.meta, saved.arrays)
+        try:
+            for step in method.steps_needed(state):
+                spans = range(n_spans(matrix))
+                for _ in map_ordered(_verify_codes, spans, codes_for(step), is_brief=True):
+                    pass
+        except StoreError as error:
+            problems.append(error)
+            continue
+        last = saved.step, state
+        break
+    if problems and not has_states:
+        raise problems[0]
+    for problem in problems:
+        _LOGGER.warning("A damaged checkpoint is passed over. %s", problem)
+    return last
+
+
+def _verify_codes(span: int, codes: Codes) -> None:
+    """Read the codes of a span, which refuses damaged ones; runs on a worker."""
+    codes.read(span)
 
 
 def _save(method: Method[Any], state: Any, draft: Draft, number: int, keeps_notes: bool) -> None:

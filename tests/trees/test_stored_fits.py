@@ -495,6 +495,29 @@ def test_resume__from_the_state_before_if_the_last_one_is_damaged(
     assert_same(fit(), in_memory(kind))
 
 
+@pytest.mark.chaos
+@pytest.mark.parametrize("kind", ["rbhc", "embhc"])
+@pytest.mark.parametrize("damage", ["altered", "missing"])
+@pytest.mark.parametrize("n_steps", [1, 9])
+def test_resume__codes_that_a_power_cut_took_are_made_again(
+    kind, damage, n_steps, stored, in_memory, tmp_path, caplog, monkeypatch
+):
+    fit = lambda: MAKERS[kind]().fit(stored, results=tmp_path / "results")  # noqa: E731
+    killed(StoredCodes, "remove", 1, after=True, action=fit)  # those of both states stay
+    folders = sorted((tmp_path / "results" / CHECKPOINTS).glob("*/codes-*"))
+    assert len(folders) > 1
+    for folder in folders[-n_steps:]:
+        codes = folder / "1"
+        if damage == "missing":
+            codes.unlink()
+        else:
+            codes.write_bytes(codes.read_bytes()[:-1] + b"x")
+    starts = count_calls(monkeypatch, METHODS[kind], "start")
+    assert_same(fit(), in_memory(kind))
+    assert len(starts) == (n_steps > 1)  # from the state before, or from the start
+    assert "A damaged checkpoint is passed over" in caplog.text
+
+
 @pytest.fixture
 def sealed(stored, tmp_path) -> ResultsStore:
     """A fit that was killed when only publishing was left."""
