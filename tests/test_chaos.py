@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.cluster]
 
 N_ROWS, N_SPANS = 60 * BLOCK_ROWS + 3, 8
 ROOT = Path(__file__).parent.parent
-N_KILLS = 3
+N_KILLS, N_EVENTS = 3, 30  # workers that die within so many first events of a fit
 
 MAKERS: dict[str, Callable[[], LargeTreeEstimator]] = {
     "rbhc": lambda: RandomizedBHC(
@@ -78,40 +78,42 @@ def assert_same(got: LargeTreeEstimator, wanted: LargeTreeEstimator) -> None:
 
 
 class Killer:
-    """Kills workers of a local cluster at seeded random moments, from the first pass on."""
+    """Kills workers of a local cluster at seeded random moments.
+
+    A moment is a number of events of the fit and a little time after it, so that workers die
+    within the fit however fast or slow it is, at the start of a stage, amid its tasks or between.
+    """
 
     def __init__(self, session: engine.Session, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
         self.keepers = session._cluster.workers  # those that start again what dies
-        self.has_begun = threading.Event()
-        self.is_over = threading.Event()
+        moments = self.rng.choice(np.arange(1, N_EVENTS), N_KILLS, replace=False)
+        self.delays = dict(zip(moments.tolist(), self.rng.uniform(0.0, 0.02, N_KILLS), strict=True))
         self.killed: list[int] = []
-        self._thread = threading.Thread(target=self._run)
+        self._n_events = 0
+        self._timers: list[threading.Timer] = []
 
     def __enter__(self) -> Killer:
-        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.is_over.set()
-        self.has_begun.set()
-        self._thread.join()
+        for timer in self._timers:
+            timer.join()
 
     def see(self, event: events.Event) -> None:
-        """Begin with the first task that is done."""
-        if event.done:
-            self.has_begun.set()
+        self._n_events += 1
+        if self._n_events in self.delays:
+            self._timers.append(threading.Timer(self.delays[self._n_events], self._kill))
+            self._timers[-1].start()
 
-    def _run(self) -> None:
-        self.has_begun.wait()
-        while len(self.killed) < N_KILLS and not self.is_over.wait(self.rng.uniform(0.0, 0.7)):
-            pids = [keeper.pid for keeper in list(self.keepers.values()) if keeper.pid]
-            if not pids:  # all are starting
-                continue
-            pid = int(self.rng.choice(pids))
-            with contextlib.suppress(ProcessLookupError):  # died of itself meanwhile
-                os.kill(pid, signal.SIGKILL)
-                self.killed.append(pid)
+    def _kill(self) -> None:
+        pids = [keeper.pid for keeper in list(self.keepers.values()) if keeper.pid]
+        if not pids:  # all are starting
+            return
+        pid = int(self.rng.choice(pids))
+        with contextlib.suppress(ProcessLookupError):  # died of itself meanwhile
+            os.kill(pid, signal.SIGKILL)
+            self.killed.append(pid)
 
 
 def test_workers__killed_at_random_moments_change_nothing(seed, stored, in_process, tmp_path):
