@@ -22,7 +22,12 @@ from distclust.engine.notes import keeping_notes
 from distclust.engine.sessions import Session, connect, current_client, local_memory, local_threads
 from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, span_bounds
 from distclust.engine.stored_fits import passing_vault
-from distclust.engine.threads import allowed_cores, one_blas_thread, thread_map
+from distclust.engine.threads import (
+    allowed_cores,
+    blas_architecture,
+    one_blas_thread,
+    thread_map,
+)
 from distclust.engine.workers import check_worker_memory, shares_disk, temporary_results
 
 __all__ = [
@@ -37,6 +42,7 @@ __all__ = [
     "Vault",
     "allowed_cores",
     "as_matrix",
+    "blas_architecture",
     "block_array",
     "check_features",
     "check_worker_memory",

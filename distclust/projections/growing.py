@@ -16,21 +16,27 @@ outside the span of U stays unknown for good.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
 
-from distclust.engine import one_blas_thread
+from distclust.engine import local_threads, one_blas_thread, thread_map
 from distclust.engine.held import RowArray
-from distclust.projections.kernels import TILE, Preparation
+from distclust.projections.closing import PROBED, Probe
+from distclust.projections.kernels import TILE, Floats, Preparation, Tile
 from distclust.projections.krylov import Subspace, thinned
 from distclust.projections.products import WeightedRows
 from distclust.projections.subspace import inner, ritz, signs_of, times
+from distclust.seeding import generator
 
 Doubles = npt.NDArray[np.float64]
 
+_KEPT_BYTES = 64_000_000  # of a corner: what is beyond is evaluated twice
+_AT_ONCE = 32  # parts of a sum that are held in memory
+_LEAST_SAVING = 8  # old rows for each that is probed: below it, a product takes no longer
 _FEWEST, _MOST = 2, 5  # Ritz vectors kept for each component
 _TELLING = 0.1  # of the eigenvalue of the last component
 
@@ -69,57 +75,188 @@ def known_of(found: Subspace, n_components: int) -> Known:
     with one_blas_thread:
         kept = thinned(found, min(max(n_large, _FEWEST * q), _MOST * q))
         signs = signs_of(kept.basis)
-        return Known(kept.basis * signs, kept.product * signs, kept.values, kept.row_sums)
+        for array in (kept.basis, kept.product):  # nobody else has them
+            array *= signs
+        return Known(kept.basis, kept.product, kept.values, kept.row_sums)
 
 
-def grown(
-    preparation: Preparation,
-    known: Known,
-    old: RowArray,
-    new: RowArray,
-    n_components: int,
-    *,
-    online: bool,
-) -> Subspace:
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """Old rows and new ones, prepared for the kernel.
+
+    Attributes
+    ----------
+    preparation
+        Of the kernel.
+    old, new
+        The rows.
+    old_tiles, new_tiles
+        The same in tiles. Those of new rows need no padding: they are the same wherever this runs.
+    """
+
+    preparation: Preparation
+    old: RowArray
+    new: RowArray
+    old_tiles: Sequence[Tile]
+    new_tiles: Sequence[Tile]
+
+    @classmethod
+    def of(cls, preparation: Preparation, old: RowArray, new: RowArray) -> Joined:
+        """Prepare rows."""
+        starts = range(0, new.shape[0], TILE)
+        tiles = [preparation.tile(new[i : i + TILE], padded=False) for i in starts]
+        return cls(preparation, old, new, preparation.tiles(old), tiles)
+
+    def probe(self, seed: int) -> Probe | None:
+        """Return what judges a last step without a product; None where it would save nothing."""
+        if self.preparation.kernel.is_product or self.old.shape[0] < _LEAST_SAVING * PROBED:
+            return None
+        return Probe(self.preparation, (self.old_tiles, self.new_tiles), (self.old, self.new), seed)
+
+
+class Corner:
+    """What new rows add to the matrix, K₂₁ and K₂₂, as far as possible evaluated only once.
+
+    Where the kernel is a product of rows, not at all.
+    """
+
+    def __init__(self, joined: Joined) -> None:
+        self._joined = joined
+        n_new = sum(len(tile.norms) for tile in joined.new_tiles)
+        self._shape = TILE, n_new
+        n_kept = _KEPT_BYTES // (TILE * n_new * joined.preparation.dtype.itemsize)
+        self._kept: list[Floats | None] = [None] * min(n_kept, len(joined.old_tiles))
+
+    def below(self, block: Doubles) -> tuple[Doubles, Doubles]:
+        """Return K₂₁ times a block, one row of it for each old row, and the sums of rows of K₂₁."""
+        if self._joined.preparation.kernel.is_product:
+            with_ones = np.column_stack([block, np.ones(len(block))])
+            product = self._weighted(self._joined.old_tiles, with_ones, self._joined.new_tiles)
+            return product[:, :-1], product[:, -1]
+
+        def part(j: int) -> tuple[Doubles, Doubles]:
+            start, n = j * TILE, self._joined.old_tiles[j].n
+            values, piece = self._beside(j)[:n], block[start : start + n]
+            product = values.T @ piece.astype(values.dtype, copy=False)
+            return np.asarray(product, np.float64), values.sum(axis=0, dtype=np.float64)
+
+        n_tiles, n_new = len(self._joined.old_tiles), self._shape[1]
+        total, sums = np.zeros((n_new, block.shape[1])), np.zeros(n_new)
+        for first in range(0, n_tiles, _AT_ONCE):
+            some = range(first, min(first + _AT_ONCE, n_tiles))
+            for product, sum_of_rows in thread_map(part, some, local_threads()):
+                total += product
+                sums += sum_of_rows
+        return total, sums
+
+    def right(self, block: Doubles) -> Doubles:
+        """Return [K₁₂; K₂₂] times a block, one row of it for each new row; transposed."""
+        old_tiles, new_tiles = self._joined.old_tiles, self._joined.new_tiles
+        if self._joined.preparation.kernel.is_product:
+            return self._weighted(new_tiles, block, [*old_tiles, *new_tiles]).T
+        n_old = self._joined.old.shape[0]
+        found = np.empty((block.shape[1], n_old + len(block)))
+        piece = block.astype(self._joined.preparation.dtype)
+
+        def fill(j: int) -> None:
+            start, n = j * TILE, old_tiles[j].n
+            found[:, start : start + n] = (self._beside(j)[:n] @ piece).T
+
+        thread_map(fill, range(len(old_tiles)), local_threads())
+        found[:, n_old:] = self._weighted(new_tiles, block, new_tiles).T
+        return found
+
+    def _weighted(self, right: Sequence[Tile], block: Doubles, left: Sequence[Tile]) -> Doubles:
+        """Return κ of some rows with others, times a block."""
+        return WeightedRows(self._joined.preparation, right, block).times_all(left)
+
+    def _beside(self, j: int) -> Floats:
+        """Return κ of an old tile with all new rows."""
+        kept = self._kept[j] if j < len(self._kept) else None
+        if kept is not None:
+            return kept
+        found, start = np.empty(self._shape, self._joined.preparation.dtype), 0
+        for tile in self._joined.new_tiles:
+            out = found[:, start : start + len(tile.norms)]
+            self._joined.preparation.values(self._joined.old_tiles[j], tile, out)
+            start += len(tile.norms)
+        if j < len(self._kept):
+            self._kept[j] = found
+        return found
+
+
+def grown(joined: Joined, known: Known, n_components: int, seed: int, *, online: bool) -> Subspace:
     """Return a subspace for old and new rows together.
 
     Parameters
     ----------
-    preparation
-        Of the kernel.
+    joined
+        The rows.
     known
         What is known of old rows.
-    old, new
-        The rows.
     n_components
         Eigenpairs wanted.
+    seed
+        Of the choice of new rows that tell their own directions, where there are many.
     online
         Whether new rows get a direction each instead of being projected.
     """
     n_old, width = known.basis.shape
-    n_new = new.shape[0]
-    old_tiles = preparation.tiles(old)
-    # New rows are the same wherever this runs: their tile needs no padding.
-    new_tiles = [preparation.tile(new[i : i + TILE], padded=False) for i in range(0, n_new, TILE)]
+    n_new = joined.new.shape[0]
+    corner = Corner(joined)
     with one_blas_thread:
-        below = WeightedRows(preparation, old_tiles, _with_ones(known.basis)).times_all(new_tiles)
-        entries = np.eye(n_new) if online else _extension(known, below[:, :-1])
-        weighted = WeightedRows(preparation, new_tiles, _with_ones(entries))
-        right = np.concatenate([weighted.times_all(old_tiles), weighted.times_all(new_tiles)])
-        row_sums = right[:, -1].copy()
+        below, sums_below = corner.below(known.basis)
+        extension, own = np.zeros((n_new, width)), np.eye(n_new)
+        if not online:
+            extension = _extension(known, below)
+            own = _own_directions(joined, known, sums_below, extension, n_components, seed)
+        entries = np.column_stack([extension, own])
+        product = corner.right(np.column_stack([entries, np.ones(n_new)]))
+        product, row_sums = product[:-1], product[-1].copy()
         row_sums[:n_old] += known.row_sums
-        row_sums[n_old:] += below[:, -1]
-        left = np.concatenate([known.product.T, below[:, :-1].T], axis=1)
-        basis = np.zeros((width + (n_new if online else 0), n_old + n_new))
-        basis[:width, :n_old] = known.basis.T
-        basis[width if online else 0 :, n_old:] = entries.T
-        new_product = right[:, :-1].T
-        product = np.concatenate([left, new_product]) if online else left + new_product
-        return _centred_subspace(basis.T, product.T, row_sums, n_components)
+        row_sums[n_old:] += sums_below
+        product[:width, :n_old] += known.product.T
+        product[:width, n_old:] += below.T
+        return _centred_subspace(known.basis, entries, product.T, row_sums, n_components)
 
 
-def _with_ones(block: Doubles) -> Doubles:
-    return np.column_stack([block, np.ones(len(block))])
+def _own_directions(
+    joined: Joined,
+    known: Known,
+    sums_below: Doubles,
+    extension: Doubles,
+    n_components: int,
+    seed: int,
+) -> Doubles:
+    """Return directions of new rows among themselves that matter, shape (n_new, any number).
+
+    New rows that are unlike all old ones lie where the old basis is zero, and no product of it
+    with the matrix leads there. What they have in common that old rows do not explain is
+    K̂₂₂ − E Θ Eᵀ, E being their projection; its eigenvectors of some size are added. Many new rows
+    are represented by some of them (Nyström).
+    """
+    preparation, n_new = joined.preparation, joined.new.shape[0]
+    last = float(known.values[min(n_components, len(known.values)) - 1])
+    chosen = np.arange(n_new)
+    if n_new > TILE:
+        rng = generator(seed, "kernel PCA", "new rows", n_new)
+        chosen = np.sort(rng.choice(n_new, TILE, replace=False))
+    sample = preparation.tile(joined.new[chosen], padded=False)
+    common = np.concatenate([_values(preparation, tile, sample) for tile in joined.new_tiles])
+    means = sums_below / len(known.basis)
+    common += known.row_sums.mean() / len(known.basis)
+    common -= means[:, None] + means[chosen]
+    common -= (extension * known.values) @ extension[chosen].T
+    values, vectors = ritz(common[chosen])
+    is_large = values * (n_new / len(chosen)) > _TELLING * max(last, 1e-300)
+    n_kept = min(int(np.count_nonzero(is_large)), n_components)
+    found: Doubles = np.linalg.qr(common @ vectors[:, :n_kept])[0]
+    return found
+
+
+def _values(preparation: Preparation, left: Tile, right: Tile) -> Doubles:
+    out = np.empty((left.n, right.n), preparation.dtype)
+    return np.asarray(preparation.values(left, right, out), np.float64)
 
 
 def _extension(known: Known, new_with_old: Doubles) -> Doubles:
@@ -132,18 +269,25 @@ def _extension(known: Known, new_with_old: Doubles) -> Doubles:
 
 
 def _centred_subspace(
-    basis: Doubles, product: Doubles, row_sums: Doubles, n_components: int
+    old: Doubles, entries: Doubles, product: Doubles, row_sums: Doubles, n_components: int
 ) -> Subspace:
     """Return the Ritz vectors of a basis that is neither centred nor orthonormal.
 
+    Its columns are `entries` in new rows; in old rows the first ones are `old`, the others zero.
     K(B − 1mᵀ) = K B − (K 1)mᵀ, so centring needs no product; and it is done where the matrices
     are small, before and after they are turned.
     """
-    n_rows = len(row_sums)
-    means = basis.mean(axis=0)
-    gram = inner(basis, basis) - n_rows * np.outer(means, means)
-    projected = inner(basis, product)
-    projected -= np.outer(means, product.sum(axis=0)) + np.outer(basis.T @ row_sums, means)
+    n_rows, (n_old, width) = len(row_sums), old.shape
+    above, beside = product[:n_old], product[n_old:]
+    sums = entries.sum(axis=0)
+    sums[:width] += old.sum(axis=0)
+    means = sums / n_rows
+    gram = entries.T @ entries - n_rows * np.outer(means, means)
+    gram[:width, :width] += inner(old, old)
+    projected, weighted = entries.T @ beside, entries.T @ row_sums[n_old:]
+    projected[:width] += inner(old, above)
+    weighted[:width] += old.T @ row_sums[:n_old]
+    projected -= np.outer(means, product.sum(axis=0)) + np.outer(weighted, means)
     projected += row_sums.sum() * np.outer(means, means)
     sizes, turns = np.linalg.eigh(gram)
     keep = sizes > 1e-10 * sizes[-1]  # directions of new rows may add up to the mean
@@ -154,14 +298,16 @@ def _centred_subspace(
     values, vectors = ritz(turn.T @ projected @ turn)
     turn = turn @ vectors
     shifts = means @ turn
-    turned, raised = times(basis, turn), times(product, turn)
-    for i, shift in enumerate(shifts):
-        turned[:, i] -= shift
-        raised[:, i] -= shift * row_sums
+    turned, raised = np.empty((turn.shape[1], n_rows)), times(product, turn)
+    times(old, turn[:width], out=turned[:, :n_old])
+    turned[:, n_old:] = (entries @ turn).T
+    turned -= shifts[:, None]
+    for column, shift in zip(raised.T, shifts, strict=True):
+        column -= shift * row_sums
     state = Subspace.starting_with(np.empty((n_rows, 0)), n_components)
     return replace(
         state,
-        basis=turned,
+        basis=turned.T,
         product=raised,
         row_sums=row_sums,
         projected=np.diag(values),

@@ -37,12 +37,13 @@ from distclust.errors import (
 )
 from distclust.projections.base import Projection
 from distclust.projections.em import EM, EMState
-from distclust.projections.growing import Known, grown, known_of
+from distclust.projections.growing import Joined, Known, grown, known_of
 from distclust.projections.kernels import NAMED_KERNELS, Kernel, Preparation, name_of
 from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.landmarks import Landmarks, in_layout_of, project_block
 from distclust.projections.shards import KernelProducts, n_shards
 from distclust.projections.starting import near_block, random_block
+from distclust.projections.subspace import signs_of
 from distclust.seeding import check_seed
 from distclust.store import Matrix
 from distclust.store.objects import checksum
@@ -111,7 +112,8 @@ class KernelPCA(Projection):
         positive. Coordinates are :math:`\sqrt{\lambda}\, v`.
     residuals_
         :math:`\|\hat K v - \lambda v\|` of every component, which bounds the error of its
-        eigenvalue.
+        eigenvalue. After `partial_fit` it may be judged by some rows: what they tell of all, and
+        four standard errors more.
     noise_variance_
         `sigma2`, or where that is 0 the mean of the eigenvalues left out, divided by N
         (5.4).
@@ -322,18 +324,27 @@ class KernelPCA(Projection):
         online: bool,
         vault_of: Callable[[str], Vault] | None,
     ) -> Subspace:
-        preparation, q = self._preparation(), self.n_components
-        new = in_layout_of(before, added)
-        start = grown(preparation, self._known, before, new, q, online=online)
-        plan = replace(self._krylov(start), width=q)  # it starts so near that more is no help
-        with one_blas_thread:
-            start = plan.project(start)
-        if online or plan.is_converged(start):
-            return start
+        added = in_layout_of(before, added)
+        if online:
+            return self._started(before, added, online=True)[1]
         role = self._role()
         vault = None if vault_of is None else vault_of(self._fingerprint(role.rows))
-        with self._working_crew(role, vault) as crew:
+        with self._working_crew(role, vault) as crew:  # which is made ready meanwhile
+            plan, start = self._started(before, added, online=False)
+            if plan.is_converged(start):
+                return start
             return crew.follow(replace(plan, start=start))
+
+    def _started(
+        self, before: RowArray, added: RowArray, *, online: bool
+    ) -> tuple[Krylov, Subspace]:
+        """Return where all rows start from what is known of old ones, and a plan to go on."""
+        q = self.n_components
+        joined = Joined.of(self._preparation(), before, added)
+        start = grown(joined, self._known, q, self._seed, online=online)
+        # It starts so near that more columns are no help.
+        plan = replace(self._krylov(start), width=q, probe=joined.probe(self._seed))
+        return plan, plan.project(start)
 
     def _krylov(self, start: Subspace) -> Krylov:
         scale = self._scale()
@@ -343,9 +354,12 @@ class KernelPCA(Projection):
         """Set the fitted attributes from a subspace."""
         q, values = self.n_components, found.values
         self._known = known = known_of(found, q)
-        self.components_ = np.ascontiguousarray(known.basis[:, :q].T)
+        vectors, eigenvalues = known.basis[:, :q], values[:q]
+        if found.closed.shape[1]:
+            vectors, eigenvalues = found.closed * signs_of(found.closed), found.closed_values
+        self.components_ = np.ascontiguousarray(vectors.T)
         self._row_sums = found.row_sums
-        self.eigenvalues_ = values[:q].copy()
+        self.eigenvalues_ = eigenvalues.copy()
         self.residuals_ = found.residuals
         self.n_iter_ = found.n_products
         self._describe()

@@ -9,7 +9,7 @@ shape, and the same pair of rows gives the same bits in whatever company it is e
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,8 +17,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from distclust.engine import local_threads, thread_map
 from distclust.engine.held import RowArray, is_sparse
 from distclust.errors import InputError
+from distclust.projections._numerics import exponential
 
 TILE = 512
 
@@ -153,6 +155,11 @@ class Tile:
     norms: Floats
     n: int
 
+    def part(self, rows: slice) -> Tile:
+        """Return some of the rows, padding among them."""
+        start, stop, _ = rows.indices(self.n)
+        return Tile(self.rows[rows], self.facing[rows], self.norms[rows], max(stop - start, 0))
+
 
 class Preparation:
     """Turns rows into tiles for a kernel; the same for training rows and new ones.
@@ -175,7 +182,11 @@ class Preparation:
 
     def tiles(self, rows: RowArray) -> list[Tile]:
         """Return all rows in tiles."""
-        return [self.tile(rows[i : i + TILE]) for i in range(0, rows.shape[0], TILE)]
+        return self.tiles_of([rows[i : i + TILE] for i in range(0, rows.shape[0], TILE)])
+
+    def tiles_of(self, parts: Sequence[RowArray]) -> list[Tile]:
+        """Return a tile for each of some parts of rows, by the threads there are."""
+        return thread_map(self.tile, parts, local_threads())
 
     def tile(self, rows: RowArray, *, padded: bool = True) -> Tile:
         """Return at most `TILE` rows as a tile."""
@@ -183,18 +194,23 @@ class Preparation:
         if is_sparse(rows):
             longer = self._sparse(rows, n_rows)
             return Tile(longer, longer, squared_norms(longer), rows.shape[0])
-        padded_rows = np.zeros((n_rows, rows.shape[1]), self.dtype)
         moved = rows if self.middle is None else rows - self.middle
+        if self.kernel.name == "rbf":
+            return self._exponents(moved, n_rows)
+        padded_rows = np.zeros((n_rows, rows.shape[1]), self.dtype)
         padded_rows[: len(rows)] = self._scaled(moved)
-        norms = squared_norms(padded_rows)
-        if self.kernel.name != "rbf":
-            return Tile(padded_rows, padded_rows, norms, len(rows))
-        # Two more columns, so that the product is the exponent: −γ‖x − y‖².
-        exponent, ones = -self.kernel.gamma * norms, np.ones_like(norms)
-        scaled = padded_rows * self.dtype.type(np.sqrt(2.0 * self.kernel.gamma))
-        left = np.column_stack([scaled, exponent, ones])
-        right = np.column_stack([scaled, ones, exponent])
-        return Tile(left, right, norms, len(rows))
+        return Tile(padded_rows, padded_rows, squared_norms(padded_rows), len(rows))
+
+    def _exponents(self, moved: Floats, n_rows: int) -> Tile:
+        """Return rows with two more columns, so that the product is the exponent: −γ‖x − y‖²."""
+        left = np.zeros((n_rows, moved.shape[1] + 2), self.dtype)
+        scaled = left[:, :-2]
+        scaled[: len(moved)] = moved * np.sqrt(2.0 * self.kernel.gamma)
+        exponent = squared_norms(scaled) / -2.0
+        right = left.copy()
+        left[:, -2] = right[:, -1] = exponent
+        left[:, -1] = right[:, -2] = 1.0
+        return Tile(left, right, exponent / -self.kernel.gamma, len(moved))
 
     def values(self, left: Tile, right: Tile, out: Floats) -> Floats:
         """Return the kernel of all rows of one tile with all of another, in `out`."""
@@ -252,8 +268,14 @@ def _exponential(exponents: Floats) -> None:
     """Raise e to the power of each, in place, a strip at a time so that it stays in cache."""
     for start in range(0, len(exponents), _STRIP):
         strip = exponents[start : start + _STRIP]
-        np.minimum(strip, 0.0, out=strip)  # rounding: no distance is negative
-        np.exp(strip, out=strip)
+        if strip.dtype == np.float64:
+            together = np.ascontiguousarray(strip, np.float64)
+            exponential(together.reshape(-1))
+            if together is not strip:
+                strip[:] = together
+        else:
+            np.minimum(strip, 0.0, out=strip)  # rounding: no distance is negative
+            np.exp(strip, out=strip)
 
 
 def _poly(products: Floats, kernel: Kernel) -> None:

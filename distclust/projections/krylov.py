@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from distclust import events
 from distclust.engine import Plan, one_blas_thread
+from distclust.projections.closing import Probe, close
 from distclust.projections.forecast import expected_rounds
 from distclust.projections.shards import Product
 from distclust.projections.subspace import (
@@ -39,6 +40,7 @@ OVERSAMPLING = 8
 _WIDEST = 12  # blocks of a basis before it is thinned out
 _KEPT = 3  # blocks that stay then
 _DONE = 0.1  # of the residual allowed: below it a column is not multiplied any more
+_SURE = 0.7  # of the residual allowed: what a step without a product is to come to
 _ROUNDING = 1e-15
 
 
@@ -64,6 +66,9 @@ class Subspace:
         ‖K̂v − θv‖ of the wanted ones; infinite before the first round.
     n_products
         Rounds so far.
+    closed, closed_values
+        Eigenpairs that were improved without another product, shape (N, q) and (q,), of which
+        `residuals` are then bounds; without columns if that was not done.
     """
 
     basis: Doubles
@@ -75,6 +80,8 @@ class Subspace:
     vectors: Doubles
     residuals: Doubles
     n_products: int
+    closed: Doubles
+    closed_values: Doubles
 
     @classmethod
     def starting_with(cls, block: Doubles, n_components: int) -> Subspace:
@@ -82,7 +89,7 @@ class Subspace:
         empty = np.empty((len(block), 0))
         unknown = np.full(n_components, np.inf)
         none, nothing = np.empty(0), np.empty((0, 0))
-        return cls(empty, empty, block, none, nothing, none, nothing, unknown, 0)
+        return cls(empty, empty, block, none, nothing, none, nothing, unknown, 0, empty, none)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +110,8 @@ class Krylov(Plan[Subspace]):
         Of the matrix: eigenvalues below rounding of it are zero.
     width
         Columns of a block; 0: `block_width`.
+    probe
+        What judges a last step without a product, or None: then residuals are always exact.
     """
 
     start: Subspace
@@ -111,6 +120,7 @@ class Krylov(Plan[Subspace]):
     max_iter: int
     scale: float
     width: int = 0
+    probe: Probe | None = None
     _basis: Columns = field(init=False, repr=False)
     _product: Columns = field(init=False, repr=False)
 
@@ -155,6 +165,7 @@ class Krylov(Plan[Subspace]):
             if len(row_sums) == 0:
                 row_sums, product = product[:, -1].copy(), product[:, :-1]
             basis = self._basis.beside(state.basis, state.block)
+            before = self._worst(state)
             state = replace(
                 state,
                 basis=basis,
@@ -163,7 +174,7 @@ class Krylov(Plan[Subspace]):
                 row_sums=row_sums,
                 n_products=state.n_products + 1,
             )
-            state = self.project(state)
+            state = self._closed(self.project(state), before)
         worst, n_done = self._worst(state), state.n_products
         goal = worst if self.is_converged(state) else self.tolerance
         # Since the start: from one product to the next the fall is uneven.
@@ -171,6 +182,38 @@ class Krylov(Plan[Subspace]):
         total = expected_rounds(n_done, worst, goal, earlier, n_since, self.max_iter)
         events.emit(STAGE, n_done, total, residual=worst)
         return state
+
+    def _closed(self, state: Subspace, before: float) -> Subspace:
+        """Return the state with improved eigenpairs if that ends the fit, else as it is.
+
+        It is tried where residuals, falling as by the last product, would end well below what is
+        allowed.
+        """
+        if self.probe is None or self.is_converged(state) or state.block.shape[1] == 0:
+            return state
+        worst, allowed = self._worst(state), self._allowed(state)
+        if worst**2 / before * float(state.values[0]) > _SURE * allowed:
+            return state
+        level = float(state.projected.diagonal()[-state.block.shape[1] :].mean())
+        found = close(
+            self.probe,
+            state.basis,
+            state.product,
+            state.projected,
+            state.block,
+            state.row_sums,
+            level,
+            self.n_components,
+        )
+        if found.residuals.max() > allowed:
+            return state
+        return replace(
+            state,
+            block=np.empty((len(state.basis), 0)),
+            residuals=found.residuals,
+            closed=found.vectors,
+            closed_values=found.values,
+        )
 
     def _worst(self, state: Subspace) -> float:
         """Return the largest residual in parts of the largest Ritz value; at first about 1."""

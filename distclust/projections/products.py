@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import local_threads, thread_map
+from distclust.engine import blas_architecture, local_threads, thread_map
 from distclust.projections.kernels import TILE, Floats, Preparation, Tile
 
 Doubles = npt.NDArray[np.float64]
 
 _SMALL_PRODUCT = 1_000_000
+_WITH_SMALL_PRODUCTS = ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OpenBLAS names them
 
 
 class WeightedRows:
@@ -73,10 +74,12 @@ def inner_product(tiles: Sequence[Tile], pieces: Sequence[Floats], dtype: Any) -
 def add_product(total: Doubles, values: Floats, piece: Floats) -> None:
     """Add the product of a tile of kernel values and a narrow block.
 
-    BLAS copies large factors into an order of its own, which for narrow blocks takes as long
-    as the product; below a million multiplications it does not. So a strip at a time.
+    BLAS copies large factors into an order of its own, which for narrow blocks may take as long
+    as the product. On some processors it has other ways for products below a million
+    multiplications: there a strip at a time.
     """
     n_rows, width = len(values), piece.shape[1]
-    rows = next((r for r in (64, 32, 16) if r * TILE * width <= _SMALL_PRODUCT), n_rows)
-    for start in range(0, n_rows, rows):
-        total[start : start + rows] += values[start : start + rows] @ piece
+    if blas_architecture() in _WITH_SMALL_PRODUCTS:
+        n_rows = next((r for r in (64, 32, 16) if r * TILE * width <= _SMALL_PRODUCT), n_rows)
+    for start in range(0, len(values), n_rows):
+        total[start : start + n_rows] += values[start : start + n_rows] @ piece

@@ -16,14 +16,15 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 
-from distclust.engine import Role, Room
-from distclust.engine.held import RowArray
-from distclust.projections.kernels import TILE, Floats, Kernel, Preparation
+from distclust.engine import Role, Room, local_threads, thread_map
+from distclust.engine.held import RowArray, is_sparse
+from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, Tile
 from distclust.projections.products import add_product, cut_block, inner_product
 
 Doubles = npt.NDArray[np.float64]
 
 _AUTO_SHARE = 0.5  # of a worker's memory limit, or of what is free in this process
+_STRIP = 128  # rows or columns of a tile that are evaluated at a time
 _TILES_AT_ONCE = 32  # tens of MB; what is not touched takes no memory
 
 
@@ -82,10 +83,9 @@ class KernelProducts(Role[Shard]):
 
     def open(self, previous: Any, room: Room) -> Workplace:
         """Prepare all rows; take over tiles of rows that were here before."""
-        found = Workplace(self, self._tile_budget(room))
-        if isinstance(previous, Workplace):
-            found.take_over(previous)
-        return found
+        if not (isinstance(previous, Workplace) and previous.is_of(self.kernel, self.dtype)):
+            previous = None
+        return Workplace(self, self._tile_budget(room), previous)
 
     def begin(self, member: int) -> Shard:
         """Return a shard that was given no order yet."""
@@ -118,41 +118,76 @@ class KernelProducts(Role[Shard]):
 class Workplace:
     """What the shards in one process share: prepared rows, tiles, and the present block."""
 
-    def __init__(self, role: KernelProducts, tile_budget: float) -> None:
+    def __init__(
+        self, role: KernelProducts, tile_budget: float, previous: Workplace | None = None
+    ) -> None:
         self._role = role
         self._preparation = Preparation(role.kernel, role.dtype, role.middle)
-        self._rows = self._preparation.tiles(role.rows)
+        self._rows = self._prepared(previous)
+        self._is_by_strips = not (role.kernel.is_callable or is_sparse(role.rows))
         self._tiles: dict[tuple[int, int], Floats] = {}
         self._memory = _TileMemory(self._preparation.dtype, tile_budget)
         self._lock = threading.Lock()
         self._block: tuple[Product, list[Floats]] | None = None
         self._inner: tuple[Product, Any] | None = None
         self._scratch = threading.local()
+        if previous is not None and previous._role.memory_budget == role.memory_budget:
+            self._take_over(previous)
+
+    def is_of(self, kernel: Kernel, dtype: str) -> bool:
+        """Whether this is for the same kernel."""
+        return (self._role.kernel, self._role.dtype) == (kernel, dtype)
 
     @property
     def n_tiles(self) -> int:
         """How many tiles are kept."""
         return len(self._tiles)
 
-    def take_over(self, previous: Workplace) -> None:
-        """Keep the tiles of another role between rows that are whole tiles in both."""
-        old, new = previous._role, self._role
-        same = {
-            i
-            for i, (a, b) in enumerate(zip(previous._rows, self._rows, strict=False))
-            if a.n == b.n == TILE and _equal(a.rows, b.rows)
-        }
-        if (old.kernel, old.dtype) != (new.kernel, new.dtype):
-            return
-        if old.memory_budget != new.memory_budget:
-            return  # memory for tiles was taken within another one
+    def _prepared(self, previous: Workplace | None) -> list[Tile]:
+        """Return all rows in tiles, those that were whole tiles before as they were."""
+        rows, n_tiles = self._role.rows, n_shards(self._role.rows.shape[0])
+        known = {} if previous is None else previous._unchanged(self._role)
+        others = [i for i in range(n_tiles) if i not in known]
+        found = self._preparation.tiles_of([rows[i * TILE : (i + 1) * TILE] for i in others])
+        known |= dict(zip(others, found, strict=True))
+        return [known[i] for i in range(n_tiles)]
+
+    def _unchanged(self, new: KernelProducts) -> dict[int, Tile]:
+        """Return tiles that are whole and the same in another role, by their number."""
+        old = self._role
+        if not np.array_equal(_or_nothing(old.middle), _or_nothing(new.middle)):
+            return {}
+        found = {}
+        for i, tile in enumerate(self._rows):
+            rows = slice(i * TILE, (i + 1) * TILE)
+            if tile.n == TILE and _equal(old.rows[rows], new.rows[rows]):
+                found[i] = tile
+        return found
+
+    def _take_over(self, previous: Workplace) -> None:
+        """Keep the tiles of another role between rows that are whole tiles in both.
+
+        Where the last rows of old are followed by more now, tiles are completed.
+        """
         self._memory = previous._memory
+        both = list(zip(previous._rows, self._rows, strict=False))
+        same = {i for i, (a, b) in enumerate(both) if a is b}
+        longer = {
+            i: a.n
+            for i, (a, b) in enumerate(both)
+            if i not in same and self._is_by_strips and _equal(a.rows[: a.n], b.rows[: a.n])
+        }
+        incomplete = []
         for (i, j), tile in previous._tiles.items():
-            if i in same and j in same:
+            first, last = min(i, j), max(i, j)
+            if first in same and (last in same or last in longer):
                 self._tiles[i, j] = tile
+                if last in longer:
+                    incomplete.append((i, j, tile, longer[last]))
             else:
                 self._memory.give_back(tile)
         previous._tiles = {}
+        thread_map(lambda one: self._evaluate(*one), incomplete, local_threads())
 
     def multiply(self, member: int, order: Product) -> Doubles:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""
@@ -195,11 +230,33 @@ class Workplace:
         if kept is not None:
             return kept
         memory = self._memory.take()
-        out = self._spare() if memory is None else memory
-        values = self._preparation.values(self._rows[i], self._rows[j], out)
-        if memory is not None:
-            self._tiles[i, j] = values
+        if memory is None:
+            return self._evaluate(i, j, self._spare())
+        values = self._evaluate(i, j, memory)
+        self._tiles[i, j] = values
         return values
+
+    def _evaluate(self, i: int, j: int, out: Floats, n_known: int = 0) -> Floats:
+        """Evaluate a tile, of whose later rows the first are known.
+
+        By strips of these rows, always the same ones: the bits do not depend on what is known.
+        Of what is behind the last row, only what is multiplied by zero must be a number.
+        """
+        left, right = self._rows[i], self._rows[j]
+        if not self._is_by_strips:
+            return self._preparation.values(left, right, out)
+        is_below = i >= j
+        later = left if is_below else right
+        starts = range(n_known - n_known % _STRIP, later.n, _STRIP)
+        for start in starts:
+            strip = slice(start, start + _STRIP)
+            if is_below:
+                self._preparation.values(left.part(strip), right, out[strip])
+            else:
+                self._preparation.values(left, right.part(strip), out[:, strip])
+        if not is_below:
+            out[:, starts[-1] + _STRIP :] = 0.0
+        return out
 
     def _spare(self) -> Floats:
         """Return memory of this thread for a tile that is not kept."""
@@ -237,6 +294,10 @@ class _TileMemory:
         """Take back the memory of a tile that is not kept any more."""
         with self._lock:
             self._free.append(tile)
+
+
+def _or_nothing(middle: Floats | None) -> Floats:
+    return np.empty(0) if middle is None else middle
 
 
 def _equal(a: Any, b: Any) -> bool:

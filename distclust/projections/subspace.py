@@ -15,8 +15,8 @@ from distclust.engine import local_threads, thread_map
 Doubles = npt.NDArray[np.float64]
 
 _STRIP = 2048  # rows of a product that one thread does at a time
-_MOST_PASSES = 3
-_HALF = 0.5
+_MOST_PASSES = 4
+_ENOUGH = 0.1  # of a column that is its own: rounding grows by one over it
 _WORST_CONDITION = 1e7  # beyond it a Cholesky factor of the Gram matrix loses half the digits
 
 
@@ -50,9 +50,12 @@ class Columns:
         return self._buffer[:new].T
 
 
-def times(tall: Doubles, small: Doubles) -> Doubles:
-    """Return A S for a tall A of shape (N, w) and a small S of shape (w, k), column by column."""
-    found = np.empty((small.shape[1], len(tall)))
+def times(tall: Doubles, small: Doubles, out: Doubles | None = None) -> Doubles:
+    """Return A S for a tall A of shape (N, w) and a small S of shape (w, k), column by column.
+
+    Where `out` is given, of shape (k, N), the columns are put there.
+    """
+    found = np.empty((small.shape[1], len(tall))) if out is None else out
 
     def multiply(start: int) -> None:
         rows = slice(start, start + _STRIP)
@@ -86,17 +89,17 @@ def bordered(square: Doubles, columns: Doubles) -> Doubles:
 def orthonormal(block: Doubles, basis: Doubles | None = None) -> Doubles:
     """Return an orthonormal basis of a block's span that is orthogonal to `basis`.
 
-    Residuals of Rayleigh-Ritz are nearly orthogonal to its basis already; once more is enough
-    for them, unless they are little more than rounding. Directions that are lost are replaced
-    by others: the number of columns stays. Columns of the result have mean 0 if those of the
-    block and the basis have.
+    Residuals of Rayleigh-Ritz are nearly orthogonal to its basis already; once is enough for
+    them, unless they are little more than rounding or nearly dependent. Directions that are lost
+    are replaced by others: the number of columns stays. Columns of the result have mean 0 if
+    those of the block and the basis have.
     """
     if block.shape[1] == 0:
         return block
-    found, _ = _factor(_unit_columns(block))
+    found = _unit_columns(block)
     for _ in range(_MOST_PASSES):
         found, shortest = _factor(centred(_without(found, basis)))
-        if shortest > _HALF:
+        if shortest > _ENOUGH:
             break
     return found
 

@@ -11,6 +11,7 @@ from sklearn.metrics.pairwise import laplacian_kernel
 
 from distclust.errors import InputError
 from distclust.projections import kernels
+from distclust.projections._numerics import exponential
 from distclust.projections.kernels import Kernel, Preparation, find_function, name_of
 from tests.oracles import kernel_pca as oracle
 from tests.small_tiles import TILE, shrink
@@ -71,6 +72,38 @@ def test_rbf__far_from_the_origin_needs_the_middle(dtype):
 def test_rbf__of_equal_rows_is_one_at_most():
     rows = np.repeat(make_rows(3) * 1e3, 8, axis=0)
     assert values_of(Kernel("rbf", gamma=1.0), rows, rows).max() <= 1.0
+
+
+def test_exponential__is_exact_to_the_last_place():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([-rng.exponential(5.0, 200_000), -rng.uniform(0, 708, 100_000)])
+    x[:6] = [0.0, -0.0, -1e-300, -1e-17, -np.log(2.0) / 2, -np.log(2.0)]
+    found = x.copy()
+    exponential(found)
+    wanted = np.exp(x.astype(np.longdouble))
+    assert float(np.abs((found - wanted) / np.spacing(wanted.astype(np.float64))).max()) < 1.0
+    assert found[0] == found[1] == found[2] == 1.0
+    assert found.max() <= 1.0
+
+
+def test_exponential__beyond_its_range():
+    x = np.array([3.0, 1e-12, np.inf, -708.5, -1e9, -np.inf])  # rounding may lead above 0
+    exponential(x)
+    np.testing.assert_array_equal(x, [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values__fill_part_of_an_array(name):
+    rows, others = make_rows(TILE), make_rows(TILE, 1)
+    preparation = Preparation(Kernel(name, gamma=0.3), "float64", None)
+    (a,), (b,) = preparation.tiles(rows), preparation.tiles(others)
+    whole = preparation.values(a, b, np.empty((TILE, TILE)))
+    larger = np.full((TILE, 2 * TILE), np.nan)
+    preparation.values(a, b.part(slice(4, 12)), larger[:, 4:12])
+    np.testing.assert_array_equal(larger[:, 4:12], whole[:, 4:12])
+    assert np.isnan(larger[:, :4]).all()
+    assert np.isnan(larger[:, 12:]).all()
+    assert [b.part(s).n for s in (slice(4, 12), slice(12, TILE + 9))] == [8, TILE - 12]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from distclust.engine import Crew, Room
-from distclust.projections import shards
-from distclust.projections.kernels import NAMED_KERNELS, Kernel
+from distclust.projections import products, shards
+from distclust.projections.kernels import NAMED_KERNELS, Kernel, Preparation
 from distclust.projections.shards import KernelProducts, Product, n_shards
 from tests.oracles import kernel_pca as oracle
 from tests.small_tiles import TILE, shrink
@@ -144,8 +144,42 @@ def reopened(old: KernelProducts, new: KernelProducts):
 def test_taking_over__tiles_of_rows_that_stay(name, n_more):
     rows = make_rows(N + n_more)
     place = reopened(make_role(rows[:N], name), make_role(rows, name))
-    assert place.n_tiles == (36 if N % TILE == 0 else 25)
+    assert place.n_tiles == (36 if N % TILE == 0 else 35)  # the last one is not whole
     check_right(place, rows, name)
+
+
+@pytest.mark.parametrize("architecture", ["SkylakeX", "Haswell", None])
+@pytest.mark.parametrize("width", [1, 20, 70])
+def test_add_product__by_strips_or_not(architecture, width, monkeypatch):
+    monkeypatch.setattr(products, "blas_architecture", lambda: architecture)
+    rng = np.random.default_rng(0)
+    values, piece = rng.normal(size=(TILE, TILE)), rng.normal(size=(TILE, width))
+    total = np.ones((TILE, width))
+    products.add_product(total, values, piece)
+    np.testing.assert_allclose(total, 1.0 + values @ piece, rtol=1e-12, atol=1e-12)
+
+
+def test_taking_over__evaluates_only_what_is_new(monkeypatch):
+    """A strip of rows or columns of the tiles that were not whole, in place."""
+    rows = make_rows(N + 3)
+    place = make_role(rows[:N], "poly").open(None, Room())
+    product(place._role, Product(make_block(N)), place)
+    sizes = []
+    plain = Preparation.values
+
+    def spy(preparation, left, right, out):
+        sizes.append(out.size)
+        return plain(preparation, left, right, out)
+
+    monkeypatch.setattr(shards, "_STRIP", 4)
+    monkeypatch.setattr(Preparation, "values", spy)
+    before = {key: tile.ctypes.data for key, tile in place._tiles.items()}
+    new = make_role(rows, "poly").open(place, Room())
+    last = max(new._tiles)[0]
+    assert len(sizes) > 0
+    assert sum(sizes) <= 2 * last * TILE * 8  # two strips of each tile at most
+    assert all(before[key] == tile.ctypes.data for key, tile in new._tiles.items())
+    check_right(new, rows, "poly")
 
 
 @pytest.mark.parametrize("changed", [0, 1, 4, 5])
@@ -155,7 +189,7 @@ def test_taking_over__not_of_rows_that_changed(changed):
     other = rows.copy()
     other[changed * TILE + 1] += 1.0
     place = reopened(make_role(rows, "poly"), make_role(other, "poly"))
-    assert place.n_tiles == (16 if changed < 5 else 25)
+    assert place.n_tiles == (24 if changed < 5 else 25)  # 4 or 5 rows of tiles, and the last
     check_right(place, other, "poly")
 
 

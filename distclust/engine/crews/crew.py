@@ -296,8 +296,10 @@ class Crew:
             if alone:
                 self._rearrange()
             self._place_homeless(target if alone else self.position)
-            for berth, numbers in self._idle(target, alone).items():
-                self._start(berth, numbers, target, order_at, save, saved_at)
+            # Orders of a round may be large: they wait until all members have a berth.
+            if alone or not any(call.kind == "adopt" for call in self._calls.values()):
+                for berth, numbers in self._idle(target, alone).items():
+                    self._start(berth, numbers, target, order_at, save, saved_at)
             if all(self._is_at(member, target) for member in self._members):
                 return
             answer = self._hands.wait()

@@ -157,12 +157,16 @@ class ClientHands(Hands):
         # The last that all berths are told: a role, or the order at a position.
         self._sealed: tuple[Any, int | None, Sealed] | None = None
         self._is_resting = False
+        self._is_opening = False  # whether nobody waited yet for the berths of the role
         self._lock = threading.Lock()  # word of draining comes in the client's own thread
         install_board(client)
         _listen_for_drains(client, self)
 
     def open(self, role: Role[Any], vault: Vault | None, n_members: int) -> None:
-        """Open the role on all workers, on no more of them than there are members."""
+        """Open the role on all workers, on no more of them than there are members.
+
+        Without waiting for it: that is done when somebody asks for berths.
+        """
         with self._lock:
             self._is_resting = False
         self._role = (role, vault, n_members)
@@ -172,12 +176,16 @@ class ClientHands(Hands):
         for address, remote in list(self._remotes.items()):
             del self._remotes[address]
             self._make_ready(remote)
-        self._refresh()
-        self._await_berths()
+        if not self._coming:
+            self._refresh()
+        self._is_opening = True
 
     def berths(self) -> Mapping[str, int]:
         """Return the berths that take members, after a look for new workers."""
         self._refresh()
+        if self._is_opening:
+            self._await_berths()
+            self._is_opening = False
         self._patience.check(bool(self._remotes or self._coming))
         return {
             address: remote.threads

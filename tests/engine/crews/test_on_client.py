@@ -51,10 +51,24 @@ def test_run__same_bits_as_in_process():
 
 
 @pytest.mark.usefixtures("on_client")
+def test_open__goes_on_beside_and_is_waited_for_when_it_matters():
+    with Crew(Walker(), N_MEMBERS) as crew:
+        for role in (Second(), Walker()):
+            hands = crew._hands
+            assert len(hands._coming) + len(hands._remotes) == 2
+            assert hands._is_opening
+            assert crew.n_threads == 2
+            assert len(hands._remotes) == 2
+            assert not hands._coming
+            crew.assign(role, N_MEMBERS)
+        assert total(crew) == WANTED
+
+
+@pytest.mark.usefixtures("on_client")
 def test_assign__the_places_of_the_first_role_are_passed_on():
     with Crew(Walker(), N_MEMBERS) as crew:
-        before = set(crew._hands._remotes)
         crew.round(0.0)
+        before = set(crew._hands._remotes)
         crew.assign(Second(), 3)
         assert total(crew) == walk_together(3, N_ROUNDS)
         assert set(crew._hands._remotes) == before
