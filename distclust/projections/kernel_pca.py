@@ -331,8 +331,6 @@ class KernelPCA(Projection):
         vault = None if vault_of is None else vault_of(self._fingerprint(role.rows))
         with self._working_crew(role, vault) as crew:  # which is made ready meanwhile
             plan, start = self._started(before, added, online=False)
-            if plan.is_converged(start):
-                return start
             return crew.follow(replace(plan, start=start))
 
     def _started(

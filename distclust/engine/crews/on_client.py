@@ -167,6 +167,9 @@ class ClientHands(Hands):
 
         Without waiting for it: that is done when somebody asks for berths.
         """
+        self._await_berths()  # of an earlier role: they are opened for this one now
+        for address in list(self._coming):
+            self._give_up(address)
         with self._lock:
             self._is_resting = False
         self._role = (role, vault, n_members)

@@ -65,6 +65,21 @@ def test_open__goes_on_beside_and_is_waited_for_when_it_matters():
 
 
 @pytest.mark.usefixtures("on_client")
+def test_assign__another_role_while_the_first_is_opened():
+    with Crew(Walker(), N_MEMBERS) as crew:
+        crew.assign(Elsewhere(), 3)
+        assert crew.round(0.0) == ["another place"] * 3
+
+
+class Elsewhere(Walker):
+    def open(self, previous: Any, room: Room) -> str:
+        return "another place"
+
+    def advance(self, place: Any, member: int, state: Any, order: Any) -> tuple[Any, Any]:
+        return state, place
+
+
+@pytest.mark.usefixtures("on_client")
 def test_assign__the_places_of_the_first_role_are_passed_on():
     with Crew(Walker(), N_MEMBERS) as crew:
         crew.round(0.0)
