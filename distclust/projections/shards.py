@@ -240,22 +240,22 @@ class Workplace:
         """Evaluate a tile, of whose later rows the first are known.
 
         By strips of these rows, always the same ones: the bits do not depend on what is known.
-        Of what is behind the last row, only what is multiplied by zero must be a number.
+        Of rows that are only padding, strips are zero.
         """
         left, right = self._rows[i], self._rows[j]
         if not self._is_by_strips:
             return self._preparation.values(left, right, out)
         is_below = i >= j
-        later = left if is_below else right
-        starts = range(n_known - n_known % _STRIP, later.n, _STRIP)
-        for start in starts:
+        n_later = left.n if is_below else right.n
+        for start in range(n_known - n_known % _STRIP, n_later, _STRIP):
             strip = slice(start, start + _STRIP)
             if is_below:
                 self._preparation.values(left.part(strip), right, out[strip])
             else:
                 self._preparation.values(left, right.part(strip), out[:, strip])
-        if not is_below:
-            out[:, starts[-1] + _STRIP :] = 0.0
+        if n_known == 0:
+            padding = slice(n_later + -n_later % _STRIP, TILE)
+            out[padding if is_below else slice(None), slice(None) if is_below else padding] = 0.0
         return out
 
     def _spare(self) -> Floats:

@@ -182,6 +182,30 @@ def test_taking_over__evaluates_only_what_is_new(monkeypatch):
     check_right(new, rows, "poly")
 
 
+@pytest.mark.parametrize("n_last", [4, 7, 8])
+@pytest.mark.parametrize("n_more", [0, 1, 4])
+def test_taking_over__where_strips_end(n_last, n_more, monkeypatch):
+    monkeypatch.setattr(shards, "_STRIP", 4)
+    rows = make_rows(2 * TILE + n_last + n_more)
+    check_right(reopened(make_role(rows[: len(rows) - n_more]), make_role(rows)), rows, "rbf")
+
+
+def test_product__whatever_memory_held_before(monkeypatch):
+    """Padding is not evaluated, and must not tell on the numbers or make noise."""
+    monkeypatch.setattr(shards, "_STRIP", 4)
+    rows = make_rows(2 * TILE + 3)
+    role = make_role(rows, budget=9 * TILE_BYTES)
+    place = role.open(None, Room())
+    tiles = [place._memory.take() for _ in range(9)]
+    for tile in tiles:
+        tile[:] = np.nan
+        place._memory.give_back(tile)
+    with np.errstate(all="raise"):
+        found = product(role, Product(make_block(len(rows))), place)
+    wanted = oracle.kernel_matrix(rows, None, "rbf", GAMMA) @ make_block(len(rows))
+    np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("changed", [0, 1, 4, 5])
 def test_taking_over__not_of_rows_that_changed(changed):
     """Whichever tile of rows differs: the others stay."""
