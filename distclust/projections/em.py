@@ -88,8 +88,6 @@ class EMState:
             self.vectors,
             self.residuals,
             self.n_products,
-            np.empty((len(self.latent), 0)),
-            np.empty(0),
         )
 
 

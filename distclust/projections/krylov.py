@@ -80,8 +80,8 @@ class Subspace:
     vectors: Doubles
     residuals: Doubles
     n_products: int
-    closed: Doubles
-    closed_values: Doubles
+    closed: Doubles = field(default_factory=lambda: np.empty((0, 0)))
+    closed_values: Doubles = field(default_factory=lambda: np.empty(0))
 
     @classmethod
     def starting_with(cls, block: Doubles, n_components: int) -> Subspace:
@@ -89,7 +89,7 @@ class Subspace:
         empty = np.empty((len(block), 0))
         unknown = np.full(n_components, np.inf)
         none, nothing = np.empty(0), np.empty((0, 0))
-        return cls(empty, empty, block, none, nothing, none, nothing, unknown, 0, empty, none)
+        return cls(empty, empty, block, none, nothing, none, nothing, unknown, 0)
 
 
 @dataclass(frozen=True, eq=False)
