@@ -46,4 +46,4 @@ def exponential(exponents: Doubles) -> None:
         series = series * square + (_C3 * r + _C2)
         power = np.int64((np.float64(shifted).view(np.int64) + _BIAS) << 52).view(np.float64)
         value = (series * square + r + 1.0) * power
-        exponents[i] = value if x >= _LEAST else 0.0
+        exponents[i] = 0.0 if x < _LEAST else value  # what is no number stays none

@@ -90,6 +90,9 @@ def test_exponential__beyond_its_range():
     x = np.array([3.0, 1e-12, np.inf, -708.5, -1e9, -np.inf])  # rounding may lead above 0
     exponential(x)
     np.testing.assert_array_equal(x, [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    lost = np.array([np.nan, -1.0, np.nan])
+    exponential(lost)
+    np.testing.assert_array_equal(np.isnan(lost), [True, False, True])
 
 
 @pytest.mark.parametrize("name", NAMES)
