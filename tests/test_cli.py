@@ -465,28 +465,41 @@ def test_fit__interrupted_is_exit_3_and_leaves_nothing(
 
 
 STRUCK = """
-import sys
+import signal, sys, time
 from distclust import cli
 
 class HalfMade:
     def __del__(self):
-        raise AttributeError("half made")
+        {taken_apart}
 
-def strike(**options):
-    struck = HalfMade()
-    raise KeyboardInterrupt
+def work(**options):
+    half_made = HalfMade()
+    {struck}
 
-cli.distclust.commands["doctor"].callback = strike
+cli.distclust.commands["doctor"].callback = work
 sys.argv = ["distclust", "doctor"]
 cli.run()
 """
+STRIKE = "signal.raise_signal(signal.SIGINT)"
 
 
-def test_interrupted__what_is_half_made_does_not_complain() -> None:
-    done = subprocess.run([sys.executable, "-c", STRUCK], capture_output=True, text=True)
-    assert done.returncode == 3
+@pytest.mark.parametrize(
+    ("struck", "taken_apart"),
+    [
+        (STRIKE, 'raise AttributeError("half made")'),
+        ("half_made = None; time.sleep(30)", STRIKE),
+    ],
+    ids=["at work", "while an object is taken apart"],
+)
+def test_interrupted__what_is_half_made_does_not_complain(struck: str, taken_apart: str) -> None:
+    script = STRUCK.format(struck=struck, taken_apart=taken_apart)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20
+    )
+    assert done.returncode == 3, done.stderr
     assert "Run the same command again" in done.stderr
     assert "half made" not in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_warnings__are_one_line_on_standard_error(

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from typing import NoReturn, TextIO
@@ -21,10 +22,6 @@ from distclust.cli import crews, jobs, projections, sets, stores, trees
 from distclust.errors import DistclustError
 
 INTERRUPTED = 3
-
-# Whatever an interrupt struck is held, by its traceback, until the process is gone: objects that
-# were only half made, as a compiler's, complain when they are taken apart.
-_interrupts: list[BaseException] = []
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 96})
@@ -59,7 +56,8 @@ def run() -> NoReturn:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
-    signal.signal(signal.SIGTERM, _interrupt)
+    for ending in (signal.SIGINT, signal.SIGTERM):  # schedulers send the second
+        signal.signal(ending, _interrupt)
     warnings.showwarning = _show_warning
     try:
         code = distclust.main(arguments, prog_name="distclust", standalone_mode=False)
@@ -70,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(_one_sentence(error), err=True)
         return error.exit_code
     except (click.Abort, KeyboardInterrupt) as error:
-        _interrupts.append(error)
         click.echo(_what_is_left(error), err=True)
         return INTERRUPTED
     except DistclustError as error:
@@ -100,8 +97,25 @@ def _one_sentence(error: click.ClickException) -> str:
 
 
 def _interrupt(signal_number: int, frame: object) -> None:
-    """Treat a request to end, as schedulers send it, like Ctrl-C."""
+    """End what runs, wherever the signal finds it."""
+    sys.unraisablehook = _after_an_interrupt
     raise KeyboardInterrupt
+
+
+def _after_an_interrupt(unraisable: sys.UnraisableHookArgs) -> None:
+    """Hear what nobody can catch once an interrupt has struck.
+
+    Objects that it left half made, as a compiler's, complain when they are taken apart: that is
+    for the log. An interrupt that struck while an object was taken apart would be lost: it strikes
+    again, from another thread, as here it would be lost once more.
+    """
+    if isinstance(unraisable.exc_value, KeyboardInterrupt):
+        main_thread = threading.main_thread().ident
+        threading.Timer(0.01, signal.pthread_kill, (main_thread, signal.SIGINT)).start()
+    else:
+        logging.getLogger(__name__).debug(
+            "after the interrupt, in %r", unraisable.object, exc_info=unraisable.exc_value
+        )
 
 
 def _show_warning(
