@@ -24,7 +24,6 @@ from distclust.engine.spans import SPAN_BLOCKS, Rows, Span, map_spans, n_spans, 
 from distclust.engine.stored_fits import passing_vault
 from distclust.engine.threads import (
     allowed_cores,
-    blas_architecture,
     one_blas_thread,
     thread_map,
 )
@@ -42,7 +41,6 @@ __all__ = [
     "Vault",
     "allowed_cores",
     "as_matrix",
-    "blas_architecture",
     "block_array",
     "check_features",
     "check_worker_memory",

@@ -131,13 +131,6 @@ def _controller() -> Any:
     return ThreadpoolController()  # looking for libraries takes milliseconds: done once
 
 
-@functools.cache
-def blas_architecture() -> str | None:
-    """Return for which processors BLAS was made, as it calls them, or None if it does not say."""
-    found = _controller().select(user_api="blas").info()
-    return next((library["architecture"] for library in found if "architecture" in library), None)
-
-
 one_blas_thread = _BlasLimit()
 
 

@@ -24,26 +24,31 @@ _C10, _C11, _C12, _C13 = 1 / 3628800, 1 / 39916800, 1 / 479001600, 1 / 622702080
 
 
 @compiled
-def exponential(exponents: Doubles) -> None:
-    """Raise e to the power of each, in place; those above 0 count as 0.
+def exponential(x: float) -> float:
+    """Return e to the power of a number; one above 0 counts as 0.
 
     x = n log 2 + r with whole n and |r| at most log 2 / 2; e to the r by thirteen terms of its
     series, in pairs, so that processors do several at once. Within one unit in the last place.
-    Without branches and calls the loop is done for several numbers at once, which that of the
+    Without branches and calls a loop is done for several numbers at once, which that of the
     mathematical library is not on many processors.
     """
+    bounded = min(max(x, _LEAST), 0.0)
+    shifted = bounded * _LOG2_E + _TO_WHOLE
+    n = shifted - _TO_WHOLE
+    r = (bounded - n * _LOG_2) - n * _LOG_2_REST
+    square = r * r
+    series = (_C13 * r + _C12) * square + (_C11 * r + _C10)
+    series = series * square + (_C9 * r + _C8)
+    series = series * square + (_C7 * r + _C6)
+    series = series * square + (_C5 * r + _C4)
+    series = series * square + (_C3 * r + _C2)
+    power = np.int64((np.float64(shifted).view(np.int64) + _BIAS) << 52).view(np.float64)
+    value = (series * square + r + 1.0) * power
+    return 0.0 if x < _LEAST else value  # what is no number stays none
+
+
+@compiled
+def raise_e(exponents: Doubles) -> None:
+    """Raise e to the power of each, in place; see `exponential`."""
     for i in range(exponents.size):
-        x = exponents[i]
-        bounded = min(max(x, _LEAST), 0.0)
-        shifted = bounded * _LOG2_E + _TO_WHOLE
-        n = shifted - _TO_WHOLE
-        r = (bounded - n * _LOG_2) - n * _LOG_2_REST
-        square = r * r
-        series = (_C13 * r + _C12) * square + (_C11 * r + _C10)
-        series = series * square + (_C9 * r + _C8)
-        series = series * square + (_C7 * r + _C6)
-        series = series * square + (_C5 * r + _C4)
-        series = series * square + (_C3 * r + _C2)
-        power = np.int64((np.float64(shifted).view(np.int64) + _BIAS) << 52).view(np.float64)
-        value = (series * square + r + 1.0) * power
-        exponents[i] = 0.0 if x < _LEAST else value  # what is no number stays none
+        exponents[i] = exponential(exponents[i])

@@ -25,11 +25,12 @@ import scipy.linalg
 
 from distclust.engine import local_threads, one_blas_thread, thread_map
 from distclust.engine.held import RowArray
+from distclust.projections._product_numerics import PUT, multiply, multiply_across, panels_of
 from distclust.projections.closing import PROBED, Probe
 from distclust.projections.kernels import TILE, Floats, Preparation, Tile
 from distclust.projections.krylov import Subspace, thinned
 from distclust.projections.products import WeightedRows
-from distclust.projections.subspace import inner, ritz, signs_of, times
+from distclust.projections.subspace import ritz, signs_of, times
 from distclust.seeding import generator
 
 Doubles = npt.NDArray[np.float64]
@@ -123,7 +124,7 @@ class Corner:
     def __init__(self, joined: Joined) -> None:
         self._joined = joined
         n_new = sum(len(tile.norms) for tile in joined.new_tiles)
-        self._shape = TILE, n_new
+        self._shape = n_new, TILE
         n_kept = _KEPT_BYTES // (TILE * n_new * joined.preparation.dtype.itemsize)
         self._kept: list[Floats | None] = [None] * min(n_kept, len(joined.old_tiles))
 
@@ -136,11 +137,11 @@ class Corner:
 
         def part(j: int) -> tuple[Doubles, Doubles]:
             start, n = j * TILE, self._joined.old_tiles[j].n
-            values, piece = self._beside(j)[:n], block[start : start + n]
-            product = values.T @ piece.astype(values.dtype, copy=False)
-            return np.asarray(product, np.float64), values.sum(axis=0, dtype=np.float64)
+            values, product = self._beside(j)[:, :n], np.empty((n_new, block.shape[1]))
+            multiply(values, panels_of(block[start : start + n], values.dtype), product, PUT)
+            return product, values.sum(axis=1, dtype=np.float64)
 
-        n_tiles, n_new = len(self._joined.old_tiles), self._shape[1]
+        n_tiles, n_new = len(self._joined.old_tiles), self._shape[0]
         total, sums = np.zeros((n_new, block.shape[1])), np.zeros(n_new)
         for first in range(0, n_tiles, _AT_ONCE):
             some = range(first, min(first + _AT_ONCE, n_tiles))
@@ -156,11 +157,11 @@ class Corner:
             return self._weighted(new_tiles, block, [*old_tiles, *new_tiles]).T
         n_old = self._joined.old.shape[0]
         found = np.empty((block.shape[1], n_old + len(block)))
-        piece = block.astype(self._joined.preparation.dtype)
+        turned = np.ascontiguousarray(block.T, self._joined.preparation.dtype)
 
         def fill(j: int) -> None:
             start, n = j * TILE, old_tiles[j].n
-            found[:, start : start + n] = (self._beside(j)[:n] @ piece).T
+            multiply_across(turned, self._beside(j)[:, :n], found[:, start : start + n])
 
         thread_map(fill, range(len(old_tiles)), local_threads())
         found[:, n_old:] = self._weighted(new_tiles, block, new_tiles).T
@@ -171,15 +172,15 @@ class Corner:
         return WeightedRows(self._joined.preparation, right, block).times_all(left)
 
     def _beside(self, j: int) -> Floats:
-        """Return κ of an old tile with all new rows."""
+        """Return κ of all new rows with an old tile."""
         kept = self._kept[j] if j < len(self._kept) else None
         if kept is not None:
             return kept
         found, start = np.empty(self._shape, self._joined.preparation.dtype), 0
         for tile in self._joined.new_tiles:
-            out = found[:, start : start + len(tile.norms)]
-            self._joined.preparation.values(self._joined.old_tiles[j], tile, out)
-            start += len(tile.norms)
+            stop = start + len(tile.norms)
+            self._joined.preparation.values(tile, self._joined.old_tiles[j], found[start:stop])
+            start = stop
         if j < len(self._kept):
             self._kept[j] = found
         return found
@@ -217,7 +218,7 @@ def grown(joined: Joined, known: Known, n_components: int, seed: int, *, online:
         row_sums[n_old:] += sums_below
         product[:width, :n_old] += known.product.T
         product[:width, n_old:] += below.T
-        return _centred_subspace(known.basis, entries, product.T, row_sums, n_components)
+        return _centred_subspace(known, below, entries, product.T, row_sums, n_components)
 
 
 def _own_directions(
@@ -269,23 +270,29 @@ def _extension(known: Known, new_with_old: Doubles) -> Doubles:
 
 
 def _centred_subspace(
-    old: Doubles, entries: Doubles, product: Doubles, row_sums: Doubles, n_components: int
+    known: Known,
+    below: Doubles,
+    entries: Doubles,
+    product: Doubles,
+    row_sums: Doubles,
+    n_components: int,
 ) -> Subspace:
     """Return the Ritz vectors of a basis that is neither centred nor orthonormal.
 
-    Its columns are `entries` in new rows; in old rows the first ones are `old`, the others zero.
-    K(B − 1mᵀ) = K B − (K 1)mᵀ, so centring needs no product; and it is done where the matrices
-    are small, before and after they are turned.
+    Its columns are `entries` in new rows; in old rows the first ones are the known basis, the
+    others zero. K(B − 1mᵀ) = K B − (K 1)mᵀ, so centring needs no product; and it is done where
+    the matrices are small, before and after they are turned. Of the known basis U, UᵀU = 1,
+    Uᵀ K₁₁ U = Θ and K₂₁ U, which is `below`, are at hand.
     """
+    old = known.basis
     n_rows, (n_old, width) = len(row_sums), old.shape
-    above, beside = product[:n_old], product[n_old:]
-    sums = entries.sum(axis=0)
-    sums[:width] += old.sum(axis=0)
-    means = sums / n_rows
+    beside = product[n_old:]
+    means = entries.sum(axis=0) / n_rows  # of the known basis they are 0
     gram = entries.T @ entries - n_rows * np.outer(means, means)
-    gram[:width, :width] += inner(old, old)
+    gram[:width, :width] += np.eye(width)
     projected, weighted = entries.T @ beside, entries.T @ row_sums[n_old:]
-    projected[:width] += inner(old, above)
+    projected[:width] += below.T @ entries
+    projected[:width, :width] += np.diag(known.values)
     weighted[:width] += old.T @ row_sums[:n_old]
     projected -= np.outer(means, product.sum(axis=0)) + np.outer(weighted, means)
     projected += row_sums.sum() * np.outer(means, means)

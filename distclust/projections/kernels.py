@@ -2,8 +2,8 @@
 
 Rows are prepared once: moved to the middle of the data, scaled to unit length, squared norms
 taken, whatever the kernel needs. A tile is the kernel of `TILE` prepared rows with `TILE`
-others; the last rows are padded with zeros. Every matrix product therefore has the same
-shape, and the same pair of rows gives the same bits in whatever company it is evaluated.
+others; the last rows are padded with zeros. Every number of a product is one sum in the order of
+features: the same pair of rows gives the same bits in whatever company it is evaluated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,18 @@ import scipy.sparse as sp
 from distclust.engine import local_threads, thread_map
 from distclust.engine.held import RowArray, is_sparse
 from distclust.errors import InputError
-from distclust.projections._numerics import exponential
+from distclust.projections._numerics import raise_e
+from distclust.projections._product_numerics import (
+    PUT,
+    PUT_EXPONENTIAL,
+    block_of,
+    multiply,
+    panels_of,
+)
 
 TILE = 512
 
-_STRIP = 64
+_STRIP = 64  # rows that a user's function gets at a time for its diagonal
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -141,9 +148,12 @@ class Tile:
 
     Attributes
     ----------
-    rows, facing
-        As the left and the right factor of a product, shape (TILE, features), padded with
-        zeros; CSR arrays where rows are sparse.
+    rows
+        As the left factor of a product, shape (TILE, features), padded with zeros; CSR arrays
+        where rows are sparse.
+    facing
+        Transposed, as the right factor: in panels, see `multiply`; of sparse rows and for the
+        functions of users the rows.
     norms
         ‖x‖², shape (TILE,).
     n
@@ -158,7 +168,12 @@ class Tile:
     def part(self, rows: slice) -> Tile:
         """Return some of the rows, padding among them."""
         start, stop, _ = rows.indices(self.n)
-        return Tile(self.rows[rows], self.facing[rows], self.norms[rows], max(stop - start, 0))
+        facing = self.facing
+        if facing.ndim == 3:
+            facing = panels_of(block_of(facing)[:, rows], facing.dtype)
+        else:
+            facing = facing[rows]
+        return Tile(self.rows[rows], facing, self.norms[rows], max(stop - start, 0))
 
 
 class Preparation:
@@ -199,7 +214,10 @@ class Preparation:
             return self._exponents(moved, n_rows)
         padded_rows = np.zeros((n_rows, rows.shape[1]), self.dtype)
         padded_rows[: len(rows)] = self._scaled(moved)
-        return Tile(padded_rows, padded_rows, squared_norms(padded_rows), len(rows))
+        facing = padded_rows
+        if not self.kernel.is_callable:
+            facing = panels_of(padded_rows.T, self.dtype)
+        return Tile(padded_rows, facing, squared_norms(padded_rows), len(rows))
 
     def _exponents(self, moved: Floats, n_rows: int) -> Tile:
         """Return rows with two more columns, so that the product is the exponent: −γ‖x − y‖²."""
@@ -210,25 +228,25 @@ class Preparation:
         right = left.copy()
         left[:, -2] = right[:, -1] = exponent
         left[:, -1] = right[:, -2] = 1.0
-        return Tile(left, right, exponent / -self.kernel.gamma, len(moved))
+        facing = panels_of(right.T, self.dtype)
+        return Tile(left, facing, exponent / -self.kernel.gamma, len(moved))
 
     def values(self, left: Tile, right: Tile, out: Floats) -> Floats:
         """Return the kernel of all rows of one tile with all of another, in `out`."""
         if self.kernel.is_callable:
             return self._call(left, right, out)
-        sparse = is_sparse(left.rows)
-        if sparse:
-            out[:] = (left.rows @ right.facing.T).toarray()
+        is_rbf = self.kernel.name == "rbf"
+        if not is_sparse(left.rows):
+            multiply(left.rows, right.facing, out, PUT_EXPONENTIAL if is_rbf else PUT)
         else:
-            np.matmul(left.rows, right.facing.T, out=out)
-        if self.kernel.name == "rbf":
-            if sparse:
+            out[:] = (left.rows @ right.facing.T).toarray()
+            if is_rbf:
                 out *= 2.0
                 out -= left.norms[:, None]
                 out -= right.norms
                 out *= self.kernel.gamma
-            _exponential(out)
-        elif self.kernel.name == "poly":
+                _exponential(out)
+        if self.kernel.name == "poly":
             _poly(out, self.kernel)
         return out
 
@@ -265,17 +283,11 @@ class Preparation:
 
 
 def _exponential(exponents: Floats) -> None:
-    """Raise e to the power of each, in place, a strip at a time so that it stays in cache."""
-    for start in range(0, len(exponents), _STRIP):
-        strip = exponents[start : start + _STRIP]
-        if strip.dtype == np.float64:
-            together = np.ascontiguousarray(strip, np.float64)
-            exponential(together.reshape(-1))
-            if together is not strip:
-                strip[:] = together
-        else:
-            np.minimum(strip, 0.0, out=strip)  # rounding: no distance is negative
-            np.exp(strip, out=strip)
+    """Raise e to the power of each, in place."""
+    together = np.ascontiguousarray(exponents, np.float64)
+    raise_e(together.reshape(-1))
+    if together is not exponents:
+        exponents[:] = together
 
 
 def _poly(products: Floats, kernel: Kernel) -> None:

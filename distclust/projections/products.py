@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from distclust.engine import blas_architecture, local_threads, thread_map
+from distclust.engine import local_threads, thread_map
+from distclust.projections._product_numerics import ADD, multiply, panels_of
 from distclust.projections.kernels import TILE, Floats, Preparation, Tile
 
 Doubles = npt.NDArray[np.float64]
-
-_SMALL_PRODUCT = 1_000_000
-_WITH_SMALL_PRODUCTS = ("SkylakeX", "Cooperlake", "SapphireRapids")  # as OpenBLAS names them
 
 
 class WeightedRows:
@@ -34,10 +32,12 @@ class WeightedRows:
         self._preparation = preparation
         self._tiles = tiles
         self._width = block.shape[1]
-        self._pieces = cut_block(block, tiles, preparation.dtype)
+        pieces = cut_block(block, tiles, preparation.dtype)
         self._inner: Any = None
         if preparation.kernel.is_product:
-            self._inner = inner_product(tiles, self._pieces, preparation.dtype)
+            self._inner = inner_product(tiles, pieces, preparation.dtype)
+        else:
+            self._panels = [panels_of(piece, preparation.dtype) for piece in pieces]
 
     def times(self, tile: Tile) -> Doubles:
         """Return κ of every row of a tile with these rows, times the block: (tile.n, k)."""
@@ -45,9 +45,9 @@ class WeightedRows:
             return np.asarray(tile.rows @ self._inner, np.float64)[: tile.n]
         total = np.zeros((len(tile.norms), self._width))
         values = np.empty((len(tile.norms), TILE), self._preparation.dtype)
-        for known, piece in zip(self._tiles, self._pieces, strict=True):
+        for known, panels in zip(self._tiles, self._panels, strict=True):
             out = values[:, : len(known.norms)]
-            add_product(total, self._preparation.values(tile, known, out), piece)
+            multiply(self._preparation.values(tile, known, out), panels, total, ADD)
         return total[: tile.n]
 
     def times_all(self, tiles: Sequence[Tile]) -> Doubles:
@@ -69,17 +69,3 @@ def inner_product(tiles: Sequence[Tile], pieces: Sequence[Floats], dtype: Any) -
     for tile, piece in zip(tiles, pieces, strict=True):
         total += tile.rows.T @ piece
     return total.astype(dtype)
-
-
-def add_product(total: Doubles, values: Floats, piece: Floats) -> None:
-    """Add the product of a tile of kernel values and a narrow block.
-
-    BLAS copies large factors into an order of its own, which for narrow blocks may take as long
-    as the product. On some processors it has other ways for products below a million
-    multiplications: there a strip at a time.
-    """
-    n_rows, width = len(values), piece.shape[1]
-    if blas_architecture() in _WITH_SMALL_PRODUCTS:
-        n_rows = next((r for r in (64, 32, 16) if r * TILE * width <= _SMALL_PRODUCT), n_rows)
-    for start in range(0, len(values), n_rows):
-        total[start : start + n_rows] += values[start : start + n_rows] @ piece

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,9 @@ import psutil
 
 from distclust.engine import Role, Room, local_threads, thread_map
 from distclust.engine.held import RowArray, is_sparse
+from distclust.projections._product_numerics import ADD, multiply, panels_of
 from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, Tile
-from distclust.projections.products import add_product, cut_block, inner_product
+from distclust.projections.products import cut_block, inner_product
 
 Doubles = npt.NDArray[np.float64]
 
@@ -128,8 +130,7 @@ class Workplace:
         self._tiles: dict[tuple[int, int], Floats] = {}
         self._memory = _TileMemory(self._preparation.dtype, tile_budget)
         self._lock = threading.Lock()
-        self._block: tuple[Product, list[Floats]] | None = None
-        self._inner: tuple[Product, Any] | None = None
+        self._made: tuple[Product, Any] | None = None  # of the present block
         self._scratch = threading.local()
         if previous is not None and previous._role.memory_budget == role.memory_budget:
             self._take_over(previous)
@@ -193,10 +194,10 @@ class Workplace:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""
         if self._role.kernel.is_product:
             return self._multiply_rows(member, order)
-        blocks = self._blocks(order)
+        panels = self._panels(order)
         total = np.zeros((TILE, order.block.shape[1]))
-        for j, block in enumerate(blocks):
-            add_product(total, self._tile(member, j), block)
+        for j, panel in enumerate(panels):
+            multiply(self._tile(member, j), panel, total, ADD)
         return total[: self._rows[member].n]
 
     def _multiply_rows(self, member: int, order: Product) -> Doubles:
@@ -207,22 +208,19 @@ class Workplace:
 
     def _rows_by_block(self, order: Product) -> Any:
         """Return Xᵀ Z, shape (features, k), computed once for all shards here."""
-        blocks = self._blocks(order)
-        with self._lock:
-            if self._inner is None or self._inner[0] is not order:
-                inner = inner_product(self._rows, blocks, self._preparation.dtype)
-                self._inner = (order, inner)
-            return self._inner[1]
+        return self._once(order, lambda pieces, dtype: inner_product(self._rows, pieces, dtype))
 
-    def _blocks(self, order: Product) -> list[Floats]:
-        """Return Z in pieces of shape (TILE, k), made once for all shards here."""
+    def _panels(self, order: Product) -> Any:
+        """Return the panels of the rows of Z that belong to each tile."""
+        return self._once(order, lambda pieces, dtype: [panels_of(p, dtype) for p in pieces])
+
+    def _once(self, order: Product, make: Callable[[list[Floats], Any], Any]) -> Any:
+        """Return what is made of Z in pieces of shape (TILE, k), once for all shards here."""
         with self._lock:
-            if self._block is None or self._block[0] is not order:
-                self._block = (
-                    order,
-                    cut_block(order.block, self._rows, self._preparation.dtype),
-                )
-            return self._block[1]
+            if self._made is None or self._made[0] is not order:
+                dtype = self._preparation.dtype
+                self._made = order, make(cut_block(order.block, self._rows, dtype), dtype)
+            return self._made[1]
 
     def _tile(self, i: int, j: int) -> Floats:
         """Return κ of rows i with rows j, kept or evaluated again."""

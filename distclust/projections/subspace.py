@@ -1,7 +1,7 @@
 """Algebra of thin blocks: centring, orthonormal bases, Rayleigh-Ritz.
 
-Blocks are tall and narrow, (N, k). Products go by strips of rows, of one length on one BLAS
-thread each: the bits do not depend on the machine's number of cores.
+Blocks are tall and narrow, (N, k). Products go by strips of rows of one length, whose sums are
+added in order: the bits do not depend on the machine's number of cores.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import scipy.linalg
 
 from distclust.engine import local_threads, thread_map
+from distclust.projections._product_numerics import PUT, multiply, multiply_across, panels_of
 
 Doubles = npt.NDArray[np.float64]
 
@@ -56,24 +57,27 @@ def times(tall: Doubles, small: Doubles, out: Doubles | None = None) -> Doubles:
     Where `out` is given, of shape (k, N), the columns are put there.
     """
     found = np.empty((small.shape[1], len(tall))) if out is None else out
+    turned = np.ascontiguousarray(small.T)
 
-    def multiply(start: int) -> None:
-        rows = slice(start, start + _STRIP)
-        np.matmul(small.T, tall[rows].T, out=found[:, rows])
+    def fill(start: int) -> None:
+        columns = slice(start, start + _STRIP)
+        multiply_across(turned, tall[columns].T, found[:, columns])
 
-    thread_map(multiply, range(0, len(tall), _STRIP), local_threads())
+    thread_map(fill, range(0, len(tall), _STRIP), local_threads())
     return found.T
 
 
 def inner(left: Doubles, right: Doubles) -> Doubles:
     """Return Aᵀ B of two tall blocks, the strips added in order."""
+    shape = left.shape[1], right.shape[1]
 
-    def multiply(start: int) -> Doubles:
-        rows = slice(start, start + _STRIP)
-        return np.asarray(left[rows].T @ right[rows])
+    def part(start: int) -> Doubles:
+        rows, found = slice(start, start + _STRIP), np.empty(shape)
+        multiply(left[rows].T, panels_of(right[rows], np.float64), found, PUT)
+        return found
 
-    parts = thread_map(multiply, range(0, len(left), _STRIP), local_threads())
-    return np.sum(parts, axis=0) if parts else np.zeros((left.shape[1], right.shape[1]))
+    parts = thread_map(part, range(0, len(left), _STRIP), local_threads())
+    return np.sum(parts, axis=0) if parts else np.zeros(shape)
 
 
 def bordered(square: Doubles, columns: Doubles) -> Doubles:

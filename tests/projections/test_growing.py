@@ -60,6 +60,8 @@ def n_between(pairs: list[tuple[bytes, bytes]], rows: np.ndarray) -> int:
 
 def known_of(matrix: np.ndarray, width: int) -> Known:
     truth = oracle.fit(matrix)
+    # Vectors of eigenvalue 0 need not have mean 0.
+    width = min(width, int(np.count_nonzero(truth.values > 1e-9 * truth.values[0])))
     basis = truth.vectors[:, :width]
     return Known(basis, matrix @ basis, truth.values[:width], matrix.sum(axis=1))
 

@@ -11,7 +11,7 @@ from sklearn.metrics.pairwise import laplacian_kernel
 
 from distclust.errors import InputError
 from distclust.projections import kernels
-from distclust.projections._numerics import exponential
+from distclust.projections._numerics import raise_e
 from distclust.projections.kernels import Kernel, Preparation, find_function, name_of
 from tests.oracles import kernel_pca as oracle
 from tests.small_tiles import TILE, shrink
@@ -79,7 +79,7 @@ def test_exponential__is_exact_to_the_last_place():
     x = np.concatenate([-rng.exponential(5.0, 200_000), -rng.uniform(0, 708, 100_000)])
     x[:6] = [0.0, -0.0, -1e-300, -1e-17, -np.log(2.0) / 2, -np.log(2.0)]
     found = x.copy()
-    exponential(found)
+    raise_e(found)
     wanted = np.exp(x.astype(np.longdouble))
     assert float(np.abs((found - wanted) / np.spacing(wanted.astype(np.float64))).max()) < 1.0
     assert found[0] == found[1] == found[2] == 1.0
@@ -88,10 +88,10 @@ def test_exponential__is_exact_to_the_last_place():
 
 def test_exponential__beyond_its_range():
     x = np.array([3.0, 1e-12, np.inf, -708.5, -1e9, -np.inf])  # rounding may lead above 0
-    exponential(x)
+    raise_e(x)
     np.testing.assert_array_equal(x, [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     lost = np.array([np.nan, -1.0, np.nan])
-    exponential(lost)
+    raise_e(lost)
     np.testing.assert_array_equal(np.isnan(lost), [True, False, True])
 
 

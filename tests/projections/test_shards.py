@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from distclust.engine import Crew, Room
-from distclust.projections import products, shards
+from distclust.projections import shards
 from distclust.projections.kernels import NAMED_KERNELS, Kernel, Preparation
 from distclust.projections.shards import KernelProducts, Product, n_shards
 from tests.oracles import kernel_pca as oracle
@@ -146,17 +146,6 @@ def test_taking_over__tiles_of_rows_that_stay(name, n_more):
     place = reopened(make_role(rows[:N], name), make_role(rows, name))
     assert place.n_tiles == (36 if N % TILE == 0 else 35)  # the last one is not whole
     check_right(place, rows, name)
-
-
-@pytest.mark.parametrize("architecture", ["SkylakeX", "Haswell", None])
-@pytest.mark.parametrize("width", [1, 20, 70])
-def test_add_product__by_strips_or_not(architecture, width, monkeypatch):
-    monkeypatch.setattr(products, "blas_architecture", lambda: architecture)
-    rng = np.random.default_rng(0)
-    values, piece = rng.normal(size=(TILE, TILE)), rng.normal(size=(TILE, width))
-    total = np.ones((TILE, width))
-    products.add_product(total, values, piece)
-    np.testing.assert_allclose(total, 1.0 + values @ piece, rtol=1e-12, atol=1e-12)
 
 
 def test_taking_over__evaluates_only_what_is_new(monkeypatch):
