@@ -49,13 +49,18 @@ def panel_shape(n_columns: int, dtype: Any) -> tuple[int, int]:
     return n_panels, -(-n_vectors // n_panels) * n_lanes
 
 
-def panels_of(block: Floats, dtype: Any) -> Floats:
-    """Return a block, shape (m, k), cut into panels, shape (n_panels, m, columns)."""
+def panels_of(block: Floats, dtype: Any, n_rows: int | None = None) -> Floats:
+    """Return a block, shape (m, k), cut into panels, shape (n_panels, m, columns).
+
+    Where more rows are asked for, those that the block does not have are zero.
+    """
     n_panels, width = panel_shape(block.shape[1], dtype)
-    padded = np.zeros((len(block), n_panels * width), dtype)
-    padded[:, : block.shape[1]] = block
-    cut = padded.reshape(len(block), n_panels, width)
-    return np.ascontiguousarray(cut.transpose(1, 0, 2))
+    n_rows = len(block) if n_rows is None else n_rows
+    panels = np.zeros((n_panels, n_rows, width), dtype)
+    for p, panel in enumerate(panels):
+        columns = block[:, p * width : (p + 1) * width]
+        panel[: len(block), : columns.shape[1]] = columns
+    return panels
 
 
 def block_of(panels: Floats) -> Floats:

@@ -1,12 +1,11 @@
 """The last step towards eigenvectors, without a product: a power step, judged by a probe.
 
-A Ritz pair (θ, v) of residual r = K̂v − θv is improved by v + r/θ: what is left is K̂r/θ, which
-is what the next product would be for. Only to know how much is left takes K̂r; and a few of its
-rows tell that nearly as well as all of them. So the Ritz vectors are improved within the span of
-the basis and of the next block, whose own Rayleigh quotients are as good as known, and what is
-left is computed exactly for rows drawn at random, half of them in proportion to what the block
-has there: what lies in few rows only is found. The estimated sum of squares, and four standard
-errors more, is what is reported.
+A Ritz pair (θ, v) of residual r = K̂v − θv is improved by v + r/(θ − ℓ), where ℓ is about what K̂
+multiplies r by. What is left is (K̂ − ℓ)r/(θ − ℓ), which is what the next product would be for.
+Only to know how much is left takes K̂r; and a few of its rows tell that nearly as well as all of
+them. So what is left is computed exactly for rows drawn at random, half of them in proportion to
+what the residuals have there: what lies in few rows only is found. The estimated sum of squares,
+and four standard errors more, is what is reported.
 """
 
 from __future__ import annotations
@@ -16,11 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import scipy.linalg
 
 from distclust.engine.held import RowArray
 from distclust.projections.kernels import Preparation, Tile
 from distclust.projections.products import WeightedRows
-from distclust.projections.subspace import bordered, inner, ritz, times
+from distclust.projections.subspace import inner, times
 from distclust.seeding import generator
 
 Doubles = npt.NDArray[np.float64]
@@ -125,35 +125,38 @@ class Closing:
 
 def close(
     probe: Probe,
-    basis: Doubles,
-    product: Doubles,
-    projected: Doubles,
-    block: Doubles,
+    vectors: Doubles,
+    values: Doubles,
+    residual: Doubles,
+    sizes: Doubles,
     row_sums: Doubles,
     level: float,
-    n_components: int,
 ) -> Closing:
-    """Return what Rayleigh-Ritz finds in the basis and one more block, which is not multiplied.
+    """Return Ritz pairs improved by a power step.
 
     Parameters
     ----------
     probe
         Looks at rows of the matrix.
-    basis, product, projected, block, row_sums
-        As of a `Subspace`.
+    vectors, values
+        Ritz vectors, shape (N, q), and values, above 0.
+    residual, sizes
+        K̂v − θv of each, shape (N, q), and its length.
+    row_sums
+        K 1.
     level
-        About what K̂ multiplies the block by: its effect is of second order.
-    n_components
-        Eigenpairs wanted.
+        ℓ, below the values.
     """
-    n_rows, width = basis.shape
-    across = np.concatenate([inner(product, block), level * np.eye(block.shape[1])])
-    values, turns = ritz(bordered(projected, across))
-    values, turns = values[:n_components], turns[:, :n_components]
-    vectors = times(basis, turns[:width]) + times(block, turns[width:])
-    drawn = probe.draw(block)
+    gaps = values - level
+    step = residual / gaps
+    improved = vectors + step
+    factor = np.linalg.cholesky(inner(improved, improved))
+    turn = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True).T
+    improved = times(improved, turn)
+    better = values + sizes**2 / gaps  # vᵀr = 0, so the quotient grows by the square
+    drawn = probe.draw(residual / np.where(sizes > 0, sizes, 1.0))
     rows = drawn.rows
-    raised = product[rows] @ turns[:width] + probe.product(rows, block) @ turns[width:]
-    means = product.mean(axis=0) @ turns[:width] + (row_sums @ block / n_rows) @ turns[width:]
-    left = raised - means - vectors[rows] * values
-    return Closing(vectors, values, drawn.lengths(left))
+    raised = residual[rows] + vectors[rows] * values  # K̂v
+    raised += probe.product(rows, step) - row_sums @ step / len(row_sums)
+    left = raised @ turn - improved[rows] * better
+    return Closing(improved, better, drawn.lengths(left))

@@ -30,7 +30,7 @@ from distclust.projections.closing import PROBED, Probe
 from distclust.projections.kernels import TILE, Floats, Preparation, Tile
 from distclust.projections.krylov import Subspace, thinned
 from distclust.projections.products import WeightedRows
-from distclust.projections.subspace import ritz, signs_of, times
+from distclust.projections.subspace import ritz, times, with_room
 from distclust.seeding import generator
 
 Doubles = npt.NDArray[np.float64]
@@ -39,6 +39,8 @@ _KEPT_BYTES = 64_000_000  # of a corner: what is beyond is evaluated twice
 _AT_ONCE = 32  # parts of a sum that are held in memory
 _LEAST_SAVING = 8  # old rows for each that is probed: below it, a product takes no longer
 _FEWEST, _MOST = 2, 5  # Ritz vectors kept for each component
+_SLACK = 1.5  # columns of a basis for each vector kept; they are dropped when rows join
+_ROOM = 14  # blocks that may follow in the memory of a basis
 _TELLING = 0.1  # of the eigenvalue of the last component
 
 
@@ -49,36 +51,49 @@ class Known:
     Attributes
     ----------
     basis
-        Ritz vectors, the largest first, shape (N, w); orthonormal, of mean 0.
+        Shape (N, w); orthonormal, of mean 0.
     product
         K times the basis, not centred.
-    values
-        Their Ritz values, shape (w,).
+    projected
+        The basis times its product, shape (w, w).
+    values, vectors
+        Ritz values, the largest first, and their vectors in terms of the basis; as many as matter.
     row_sums
         K 1, shape (N,).
     """
 
     basis: Doubles
     product: Doubles
+    projected: Doubles
     values: Doubles
+    vectors: Doubles
     row_sums: Doubles
+
+    @classmethod
+    def of_vectors(cls, basis: Doubles, product: Doubles, values: Doubles, sums: Doubles) -> Known:
+        """Return what is known if the basis are Ritz vectors themselves."""
+        return cls(basis, product, np.diag(values), values, np.eye(len(values)), sums)
+
+    def leading(self, n: int) -> tuple[Doubles, Doubles]:
+        """Return the first Ritz vectors and K times them."""
+        return times(self.basis, self.vectors[:, :n]), times(self.product, self.vectors[:, :n])
 
 
 def known_of(found: Subspace, n_components: int) -> Known:
-    """Return the first Ritz vectors of a subspace, from which longer data start.
+    """Return what is known from a subspace, from which longer data start.
 
-    As many as matter: what is left out slows the next fit down by how its eigenvalues compare
-    with that of the last component.
+    As many Ritz vectors as matter: what is left out slows the next fit down by how its eigenvalues
+    compare with that of the last component. A basis that is much wider is thinned out.
     """
-    q = n_components
+    q, width = n_components, found.basis.shape[1]
     last = max(float(found.values[min(q, len(found.values)) - 1]), 0.0)
     n_large = int(np.count_nonzero(found.values > _TELLING * last))
-    with one_blas_thread:
-        kept = thinned(found, min(max(n_large, _FEWEST * q), _MOST * q))
-        signs = signs_of(kept.basis)
-        for array in (kept.basis, kept.product):  # nobody else has them
-            array *= signs
-        return Known(kept.basis, kept.product, kept.values, kept.row_sums)
+    n_kept = min(max(n_large, _FEWEST * q), _MOST * q, width)
+    if width > _SLACK * n_kept:
+        with one_blas_thread:
+            found = thinned(found, n_kept)
+    values, vectors = found.values[:n_kept], found.vectors[:, :n_kept]
+    return Known(found.basis, found.product, found.projected, values, vectors, found.row_sums)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +117,13 @@ class Joined:
     new_tiles: Sequence[Tile]
 
     @classmethod
-    def of(cls, preparation: Preparation, old: RowArray, new: RowArray) -> Joined:
-        """Prepare rows."""
+    def of(
+        cls, preparation: Preparation, old: RowArray, new: RowArray, old_tiles: Sequence[Tile]
+    ) -> Joined:
+        """Prepare new rows."""
         starts = range(0, new.shape[0], TILE)
         tiles = [preparation.tile(new[i : i + TILE], padded=False) for i in starts]
-        return cls(preparation, old, new, preparation.tiles(old), tiles)
+        return cls(preparation, old, new, old_tiles, tiles)
 
     def probe(self, seed: int) -> Probe | None:
         """Return what judges a last step without a product; None where it would save nothing."""
@@ -150,18 +167,26 @@ class Corner:
                 sums += sum_of_rows
         return total, sums
 
-    def right(self, block: Doubles) -> Doubles:
-        """Return [K₁₂; K₂₂] times a block, one row of it for each new row; transposed."""
+    def right(self, block: Doubles, above: Doubles) -> Doubles:
+        """Return [K₁₂; K₂₂] times a block, one row of it for each new row; transposed.
+
+        In old rows `above` is added to the first columns.
+        """
+        width = above.shape[1]
         old_tiles, new_tiles = self._joined.old_tiles, self._joined.new_tiles
         if self._joined.preparation.kernel.is_product:
-            return self._weighted(new_tiles, block, [*old_tiles, *new_tiles]).T
+            product = self._weighted(new_tiles, block, [*old_tiles, *new_tiles]).T
+            product[:width, : len(above)] += above.T
+            return product
         n_old = self._joined.old.shape[0]
         found = np.empty((block.shape[1], n_old + len(block)))
         turned = np.ascontiguousarray(block.T, self._joined.preparation.dtype)
 
         def fill(j: int) -> None:
             start, n = j * TILE, old_tiles[j].n
-            multiply_across(turned, self._beside(j)[:, :n], found[:, start : start + n])
+            part = found[:, start : start + n]
+            multiply_across(turned, self._beside(j)[:, :n], part)
+            part[:width] += above[start : start + n].T
 
         thread_map(fill, range(len(old_tiles)), local_threads())
         found[:, n_old:] = self._weighted(new_tiles, block, new_tiles).T
@@ -209,14 +234,14 @@ def grown(joined: Joined, known: Known, n_components: int, seed: int, *, online:
         below, sums_below = corner.below(known.basis)
         extension, own = np.zeros((n_new, width)), np.eye(n_new)
         if not online:
-            extension = _extension(known, below)
-            own = _own_directions(joined, known, sums_below, extension, n_components, seed)
+            ends = _extension(known, below)
+            own = _own_directions(joined, known, sums_below, ends, n_components, seed)
+            extension = ends @ known.vectors.T
         entries = np.column_stack([extension, own])
-        product = corner.right(np.column_stack([entries, np.ones(n_new)]))
+        product = corner.right(np.column_stack([entries, np.ones(n_new)]), known.product)
         product, row_sums = product[:-1], product[-1].copy()
         row_sums[:n_old] += known.row_sums
         row_sums[n_old:] += sums_below
-        product[:width, :n_old] += known.product.T
         product[:width, n_old:] += below.T
         return _centred_subspace(known, below, entries, product.T, row_sums, n_components)
 
@@ -261,11 +286,11 @@ def _values(preparation: Preparation, left: Tile, right: Tile) -> Doubles:
 
 
 def _extension(known: Known, new_with_old: Doubles) -> Doubles:
-    """Return the entries of eigenvectors for new rows: (kᵀU − rᵀU) / θ."""
+    """Return the entries of Ritz vectors for new rows: (kᵀU − rᵀU) / θ."""
     means = known.row_sums @ known.basis / len(known.basis)
     is_positive = known.values > 1e-12 * max(known.values[0], 1e-300)
     scale = np.where(is_positive, known.values, np.inf)
-    found: Doubles = (new_with_old - means) / scale
+    found: Doubles = (new_with_old - means) @ known.vectors / scale
     return found
 
 
@@ -282,7 +307,7 @@ def _centred_subspace(
     Its columns are `entries` in new rows; in old rows the first ones are the known basis, the
     others zero. K(B − 1mᵀ) = K B − (K 1)mᵀ, so centring needs no product; and it is done where
     the matrices are small, before and after they are turned. Of the known basis U, UᵀU = 1,
-    Uᵀ K₁₁ U = Θ and K₂₁ U, which is `below`, are at hand.
+    Uᵀ K₁₁ U and K₂₁ U, which is `below`, are at hand.
     """
     old = known.basis
     n_rows, (n_old, width) = len(row_sums), old.shape
@@ -292,7 +317,7 @@ def _centred_subspace(
     gram[:width, :width] += np.eye(width)
     projected, weighted = entries.T @ beside, entries.T @ row_sums[n_old:]
     projected[:width] += below.T @ entries
-    projected[:width, :width] += np.diag(known.values)
+    projected[:width, :width] += known.projected
     weighted[:width] += old.T @ row_sums[:n_old]
     projected -= np.outer(means, product.sum(axis=0)) + np.outer(weighted, means)
     projected += row_sums.sum() * np.outer(means, means)
@@ -303,18 +328,18 @@ def _centred_subspace(
     factor = np.linalg.cholesky(turn.T @ gram @ turn)
     turn = scipy.linalg.solve_triangular(factor, turn.T, lower=True).T
     values, vectors = ritz(turn.T @ projected @ turn)
-    turn = turn @ vectors
+    n_kept = len(known.values) + entries.shape[1] - width  # and as many as there are new columns
+    values, turn = values[:n_kept], turn @ vectors[:, :n_kept]
+    room = len(values) + _ROOM * n_components
+    basis, raised = (with_room(len(values), n_rows, room) for _ in range(2))
     shifts = means @ turn
-    turned, raised = np.empty((turn.shape[1], n_rows)), times(product, turn)
-    times(old, turn[:width], out=turned[:, :n_old])
-    turned[:, n_old:] = (entries @ turn).T
-    turned -= shifts[:, None]
-    for column, shift in zip(raised.T, shifts, strict=True):
-        column -= shift * row_sums
+    times(old, turn[:width], basis[:n_old], (np.ones(n_old), shifts))
+    basis[n_old:] = entries @ turn - shifts
+    times(product, turn, raised, (row_sums, shifts))
     state = Subspace.starting_with(np.empty((n_rows, 0)), n_components)
     return replace(
         state,
-        basis=turned.T,
+        basis=basis,
         product=raised,
         row_sums=row_sums,
         projected=np.diag(values),

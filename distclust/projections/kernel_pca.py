@@ -38,12 +38,12 @@ from distclust.errors import (
 from distclust.projections.base import Projection
 from distclust.projections.em import EM, EMState
 from distclust.projections.growing import Joined, Known, grown, known_of
-from distclust.projections.kernels import NAMED_KERNELS, Kernel, Preparation, name_of
+from distclust.projections.kernels import NAMED_KERNELS, Kernel, Preparation, Tile, name_of
 from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.landmarks import Landmarks, in_layout_of, project_block
 from distclust.projections.shards import KernelProducts, n_shards
 from distclust.projections.starting import near_block, random_block
-from distclust.projections.subspace import signs_of
+from distclust.projections.subspace import signs_of, times
 from distclust.seeding import check_seed
 from distclust.store import Matrix
 from distclust.store.objects import checksum
@@ -158,6 +158,7 @@ class KernelPCA(Projection):
     _middle: Any
     _row_sums: Doubles
     _known: Known
+    _tiles: list[Tile]
     _seed: int
 
     def __init__(
@@ -275,7 +276,7 @@ class KernelPCA(Projection):
 
     def _fit_rows(self, rows: RowArray, vault: Vault | None) -> None:
         """Fit rows that are in memory; state is saved in the vault."""
-        self._rows = rows
+        self._rows, self._tiles = rows, []
         role = self._role()
         # Throughout, not now and then: threads of BLAS that are let loose spin for a while.
         with one_blas_thread, self._working_crew(role, vault) as crew:
@@ -286,7 +287,7 @@ class KernelPCA(Projection):
     def _by_krylov(self, crew: Crew) -> Subspace:
         n_rows = self._rows.shape[0]
         width = block_width(self.n_components, n_rows)
-        block = near_block(self._preparation(), self._rows, width, self._seed)
+        block = near_block(self._preparation(), self._rows, width, self._seed, self._tiles_of)
         start = Subspace.starting_with(block, self.n_components)
         self.__dict__.pop("objective_path_", None)
         return crew.follow(self._krylov(start))
@@ -338,11 +339,11 @@ class KernelPCA(Projection):
     ) -> tuple[Krylov, Subspace]:
         """Return where all rows start from what is known of old ones, and a plan to go on."""
         q = self.n_components
-        joined = Joined.of(self._preparation(), before, added)
+        joined = Joined.of(self._preparation(), before, added, self._tiles_of(before))
         start = grown(joined, self._known, q, self._seed, online=online)
         # It starts so near that more columns are no help.
         plan = replace(self._krylov(start), width=q, probe=joined.probe(self._seed))
-        return plan, plan.project(start)
+        return plan, plan.begun(start)
 
     def _krylov(self, start: Subspace) -> Krylov:
         scale = self._scale()
@@ -351,11 +352,11 @@ class KernelPCA(Projection):
     def _keep(self, found: Subspace, *, is_final: bool = True) -> None:
         """Set the fitted attributes from a subspace."""
         q, values = self.n_components, found.values
-        self._known = known = known_of(found, q)
-        vectors, eigenvalues = known.basis[:, :q], values[:q]
-        if found.closed.shape[1]:
-            vectors, eigenvalues = found.closed * signs_of(found.closed), found.closed_values
-        self.components_ = np.ascontiguousarray(vectors.T)
+        self._known = known_of(found, q)
+        vectors, eigenvalues = found.closed, found.closed_values
+        if not vectors.shape[1]:
+            vectors, eigenvalues = times(found.basis, found.vectors[:, :q]), values[:q]
+        self.components_ = np.ascontiguousarray((vectors * signs_of(vectors)).T)
         self._row_sums = found.row_sums
         self.eigenvalues_ = eigenvalues.copy()
         self.residuals_ = found.residuals
@@ -441,6 +442,7 @@ class KernelPCA(Projection):
 
     def close(self) -> None:
         """Let the crew and its tiles go; the model stays as it is."""
+        self.__dict__.pop("_tiles", None)
         kept = self.__dict__.pop("_kept_crew", None)
         if kept is not None:
             kept.finalizer()
@@ -481,13 +483,19 @@ class KernelPCA(Projection):
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(super().__getstate__())
-        state.pop("_kept_crew", None)
+        for name in ("_kept_crew", "_tiles"):
+            state.pop(name, None)
         return state
 
     # ---- small parts ----------------------------------------------------------------------
 
     def _preparation(self) -> Preparation:
         return Preparation(self._kernel, self.dtype, self._middle)
+
+    def _tiles_of(self, rows: RowArray) -> list[Tile]:
+        """Return the rows of this model in tiles; those that are whole are prepared only once."""
+        self._tiles = self._preparation().tiles(rows, self.__dict__.get("_tiles", ()))
+        return self._tiles
 
     def _scale(self) -> float:
         """Return the size that eigenvalues could have: N times a value of the kernel."""

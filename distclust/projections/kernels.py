@@ -195,9 +195,11 @@ class Preparation:
         self.dtype = np.dtype(dtype)
         self.middle = middle
 
-    def tiles(self, rows: RowArray) -> list[Tile]:
-        """Return all rows in tiles."""
-        return self.tiles_of([rows[i : i + TILE] for i in range(0, rows.shape[0], TILE)])
+    def tiles(self, rows: RowArray, known: Sequence[Tile] = ()) -> list[Tile]:
+        """Return all rows in tiles; whole ones that are known as they are."""
+        whole = [tile for tile in known if tile.n == TILE]
+        starts = range(len(whole) * TILE, rows.shape[0], TILE)
+        return whole + self.tiles_of([rows[i : i + TILE] for i in starts])
 
     def tiles_of(self, parts: Sequence[RowArray]) -> list[Tile]:
         """Return a tile for each of some parts of rows, by the threads there are."""

@@ -42,6 +42,7 @@ _KEPT = 3  # blocks that stay then
 _DONE = 0.1  # of the residual allowed: below it a column is not multiplied any more
 _SURE = 0.7  # of the residual allowed: what a step without a product is to come to
 _ROUNDING = 1e-15
+_ZERO = 1e-9  # of the largest Ritz value: below it nothing is divided by a value
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +94,26 @@ class Subspace:
 
 
 @dataclass(frozen=True, eq=False)
+class RitzPairs:
+    """The first Ritz pairs of a subspace and their residuals.
+
+    Attributes
+    ----------
+    state
+        The subspace.
+    vectors, residual
+        v and K̂v − θv, shape (N, k).
+    sizes
+        Lengths of the residuals, shape (k,).
+    """
+
+    state: Subspace
+    vectors: Doubles
+    residual: Doubles
+    sizes: Doubles
+
+
+@dataclass(frozen=True, eq=False)
 class Krylov(Plan[Subspace]):
     """Leads kernel products until residuals are small.
 
@@ -127,10 +148,12 @@ class Krylov(Plan[Subspace]):
     state_type = Subspace
 
     def __post_init__(self) -> None:
-        n_rows, first = self.start.block.shape
-        capacity = self.start.basis.shape[1] + first + _WIDEST * self._width(n_rows)
-        object.__setattr__(self, "_basis", Columns(capacity))
-        object.__setattr__(self, "_product", Columns(capacity))
+        start = self.start
+        n_rows, first = start.block.shape
+        capacity = start.basis.shape[1] + max(first, self._width(n_rows))
+        capacity += _WIDEST * self._width(n_rows)
+        object.__setattr__(self, "_basis", Columns(capacity, start.basis))
+        object.__setattr__(self, "_product", Columns(capacity, start.product))
 
     def begin(self) -> Subspace:
         """Return the first state."""
@@ -174,7 +197,8 @@ class Krylov(Plan[Subspace]):
                 row_sums=row_sums,
                 n_products=state.n_products + 1,
             )
-            state = self._closed(self.project(state), before)
+            pairs = self._ritz_pairs(state)
+            state = self._closed(pairs, before) or self._with_block(pairs)
         worst, n_done = self._worst(state), state.n_products
         goal = worst if self.is_converged(state) else self.tolerance
         # Since the start: from one product to the next the fall is uneven.
@@ -183,30 +207,33 @@ class Krylov(Plan[Subspace]):
         events.emit(STAGE, n_done, total, residual=worst)
         return state
 
-    def _closed(self, state: Subspace, before: float) -> Subspace:
-        """Return the state with improved eigenpairs if that ends the fit, else as it is.
+    def _closed(self, pairs: RitzPairs, before: float) -> Subspace | None:
+        """Return the last state, with improved eigenpairs, if that ends the fit.
 
         It is tried where residuals, falling as by the last product, would end well below what is
         allowed.
         """
-        if self.probe is None or self.is_converged(state) or state.block.shape[1] == 0:
-            return state
+        state = pairs.state
+        if self.probe is None or self.is_converged(state):
+            return None
         worst, allowed = self._worst(state), self._allowed(state)
-        if worst**2 / before * float(state.values[0]) > _SURE * allowed:
-            return state
-        level = float(state.projected.diagonal()[-state.block.shape[1] :].mean())
+        q, first = self.n_components, float(state.values[0])
+        has_direction = len(state.values) >= q and state.values[q - 1] > _ZERO * first
+        if not has_direction or worst**2 / before * first > _SURE * allowed:
+            return None
+        # What was multiplied last, residuals of before, tells what K̂ makes of those of now.
+        quotients = state.projected.diagonal()[-state.block.shape[1] :]
         found = close(
             self.probe,
-            state.basis,
-            state.product,
-            state.projected,
-            state.block,
+            pairs.vectors[:, :q],
+            state.values[:q],
+            pairs.residual[:, :q],
+            pairs.sizes[:q],
             state.row_sums,
-            level,
-            self.n_components,
+            min(float(quotients.mean()), float(state.values[q - 1]) / 2.0),
         )
         if found.residuals.max() > allowed:
-            return state
+            return None
         return replace(
             state,
             block=np.empty((len(state.basis), 0)),
@@ -221,25 +248,44 @@ class Krylov(Plan[Subspace]):
             return 1.0
         return float(state.residuals.max() / max(state.values[0], _ROUNDING * self.scale))
 
-    def project(self, state: Subspace) -> Subspace:
-        """Do Rayleigh-Ritz on the basis, and find the next block."""
-        n_rows, width = state.basis.shape
+    def begun(self, state: Subspace) -> Subspace:
+        """Return a state, whose basis are Ritz vectors, with what is multiplied next."""
+        n_wanted = self._n_wanted(state)
+        first, raised = state.basis[:, :n_wanted], state.product[:, :n_wanted]
+        return self._with_block(self._pairs(state, first, raised))
+
+    def _ritz_pairs(self, state: Subspace) -> RitzPairs:
+        """Do Rayleigh-Ritz on the basis."""
         values, vectors = ritz(state.projected)
-        wide = self._width(n_rows)
-        n_wanted = min(max(wide, self.n_components), width)
-        chosen = vectors[:, :n_wanted]
-        residual = centred(times(state.product, chosen))
-        residual -= times(state.basis, chosen) * values[:n_wanted]
+        chosen = vectors[:, : self._n_wanted(state)]
+        state = replace(state, values=values, vectors=vectors)
+        return self._pairs(state, times(state.basis, chosen), times(state.product, chosen))
+
+    def _n_wanted(self, state: Subspace) -> int:
+        return max(self._width(len(state.basis)), self.n_components)
+
+    def _pairs(self, state: Subspace, vectors: Doubles, raised: Doubles) -> RitzPairs:
+        """Return the first Ritz pairs with their residuals; what K makes of them is given."""
+        residual = centred(raised)
+        residual -= vectors * state.values[: vectors.shape[1]]
         sizes = np.sqrt(np.einsum("ij,ij->j", residual, residual))
-        q = self.n_components
-        state = replace(state, values=values, vectors=vectors, residuals=sizes[:q].copy())
+        state = replace(state, residuals=sizes[: self.n_components].copy())
+        return RitzPairs(state, vectors, residual, sizes)
+
+    def _with_block(self, pairs: RitzPairs) -> Subspace:
+        """Return the state with what is multiplied next: residuals, made orthonormal."""
+        state, residual = pairs.state, pairs.residual
+        n_rows, width = state.basis.shape
         if self.is_converged(state):
             return replace(state, block=np.empty((n_rows, 0)))
+        wide = self._width(n_rows)
         if width > (_WIDEST - 1) * wide:
             state = thinned(state, _KEPT * wide)
         left = n_rows - 1 - state.basis.shape[1]  # dimensions that are not in the basis
-        worth = np.flatnonzero(sizes > _DONE * self._allowed(state))[: min(wide, left)]
-        return replace(state, block=orthonormal(residual[:, worth], state.basis))
+        worth = np.flatnonzero(pairs.sizes > _DONE * self._allowed(state))[: min(wide, left)]
+        if len(worth) < residual.shape[1]:
+            residual = residual[:, worth]
+        return replace(state, block=orthonormal(residual, state.basis))
 
     def _width(self, n_rows: int) -> int:
         return min(self.width, n_rows - 1) or block_width(self.n_components, n_rows)

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import scipy.sparse as sp
 
 from distclust.engine.stored_fits import read_version
@@ -60,7 +59,10 @@ def kernel_pca_to_archive(model: KernelPCA) -> tuple[str, dict[str, Any], dict[s
     facts |= {"kernel": dataclasses.asdict(model._kernel), "n_iter": model.n_iter_}
     facts |= {"seed": model._seed}
     arrays = {name: getattr(model, name) for name in _KERNEL_PCA_ARRAYS}
-    arrays["product"] = model._known.product[:, : len(model.eigenvalues_)]
+    # Components that were improved without a product are not those whose product is known.
+    known = model._known
+    arrays["basis"], arrays["product"] = known.leading(len(model.eigenvalues_))
+    arrays["values"] = known.values[: len(model.eigenvalues_)]
     if sp.issparse(model._rows):
         arrays |= {f"rows.{name}": getattr(model._rows, name) for name in _CSR_ARRAYS}
     else:
@@ -128,7 +130,7 @@ def _rebuild_kernel_pca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> 
     model._middle = arrays.get("_middle")
     if "objective_path_" in arrays:
         model.objective_path_ = arrays["objective_path_"]
-    n_rows = model.components_.shape[1]
+    n_rows = len(model._row_sums)
     shape = (n_rows, model.n_features_in_)
     if "rows" in arrays:
         model._rows = arrays["rows"]
@@ -137,10 +139,12 @@ def _rebuild_kernel_pca(facts: Mapping[str, Any], arrays: Mapping[str, Any]) -> 
         model._rows = sp.csr_array(parts, shape=shape)
         model._rows.check_format(full_check=True)
     n_components = len(model.eigenvalues_)
-    basis, product = np.ascontiguousarray(model.components_.T), arrays["product"]
-    found = (model._rows.shape, basis.shape, product.shape, model._row_sums.shape)
-    if found != (shape, (n_rows, n_components), (n_rows, n_components), (n_rows,)):
+    basis = arrays.get("basis", model.components_.T)
+    values, product = arrays.get("values", model.eigenvalues_), arrays["product"]
+    tall = (n_rows, n_components)
+    found = (model._rows.shape, model.components_.T.shape, basis.shape, product.shape, values.shape)
+    if found != (shape, tall, tall, tall, (n_components,)):
         raise ValueError(f"arrays of shapes {found}")
-    model._known = Known(basis, product, model.eigenvalues_, model._row_sums)
+    model._known = Known.of_vectors(basis, product, values, model._row_sums)
     model._describe()
     return model

@@ -32,12 +32,11 @@ class WeightedRows:
         self._preparation = preparation
         self._tiles = tiles
         self._width = block.shape[1]
-        pieces = cut_block(block, tiles, preparation.dtype)
         self._inner: Any = None
         if preparation.kernel.is_product:
-            self._inner = inner_product(tiles, pieces, preparation.dtype)
+            self._inner = inner_product(block, tiles, preparation.dtype)
         else:
-            self._panels = [panels_of(piece, preparation.dtype) for piece in pieces]
+            self._panels = cut_block(block, tiles, preparation.dtype)
 
     def times(self, tile: Tile) -> Doubles:
         """Return κ of every row of a tile with these rows, times the block: (tile.n, k)."""
@@ -56,16 +55,18 @@ class WeightedRows:
 
 
 def cut_block(block: Doubles, tiles: Sequence[Tile], dtype: Any) -> list[Floats]:
-    """Return a block in pieces that fit the tiles, padded as they are."""
+    """Return panels of a block, cut into pieces that fit the tiles, padded as they are."""
+    ends = np.cumsum([len(tile.norms) for tile in tiles])
+    panels = panels_of(block, dtype, int(ends[-1]))
+    return np.split(panels, ends[:-1], axis=1)
+
+
+def inner_product(block: Doubles, tiles: Sequence[Tile], dtype: Any) -> Any:
+    """Return Xᵀ Z, shape (features, k), for kernels that are products of rows."""
     sizes = [len(tile.norms) for tile in tiles]
     padded = np.zeros((sum(sizes), block.shape[1]), dtype)
     padded[: len(block)] = block
-    return np.split(padded, np.cumsum(sizes)[:-1])
-
-
-def inner_product(tiles: Sequence[Tile], pieces: Sequence[Floats], dtype: Any) -> Any:
-    """Return Xᵀ Z, shape (features, k), for kernels that are products of rows."""
-    total = np.zeros((tiles[0].rows.shape[1], pieces[0].shape[1]))
-    for tile, piece in zip(tiles, pieces, strict=True):
+    total = np.zeros((tiles[0].rows.shape[1], block.shape[1]))
+    for tile, piece in zip(tiles, np.split(padded, np.cumsum(sizes)[:-1]), strict=True):
         total += tile.rows.T @ piece
     return total.astype(dtype)

@@ -19,7 +19,7 @@ import psutil
 
 from distclust.engine import Role, Room, local_threads, thread_map
 from distclust.engine.held import RowArray, is_sparse
-from distclust.projections._product_numerics import ADD, multiply, panels_of
+from distclust.projections._product_numerics import ADD, multiply
 from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, Tile
 from distclust.projections.products import cut_block, inner_product
 
@@ -194,7 +194,7 @@ class Workplace:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""
         if self._role.kernel.is_product:
             return self._multiply_rows(member, order)
-        panels = self._panels(order)
+        panels = self._once(order, cut_block)
         total = np.zeros((TILE, order.block.shape[1]))
         for j, panel in enumerate(panels):
             multiply(self._tile(member, j), panel, total, ADD)
@@ -208,18 +208,13 @@ class Workplace:
 
     def _rows_by_block(self, order: Product) -> Any:
         """Return Xᵀ Z, shape (features, k), computed once for all shards here."""
-        return self._once(order, lambda pieces, dtype: inner_product(self._rows, pieces, dtype))
+        return self._once(order, inner_product)
 
-    def _panels(self, order: Product) -> Any:
-        """Return the panels of the rows of Z that belong to each tile."""
-        return self._once(order, lambda pieces, dtype: [panels_of(p, dtype) for p in pieces])
-
-    def _once(self, order: Product, make: Callable[[list[Floats], Any], Any]) -> Any:
-        """Return what is made of Z in pieces of shape (TILE, k), once for all shards here."""
+    def _once(self, order: Product, make: Callable[..., Any]) -> Any:
+        """Return what is made of rows and Z, once for all shards here."""
         with self._lock:
             if self._made is None or self._made[0] is not order:
-                dtype = self._preparation.dtype
-                self._made = order, make(cut_block(order.block, self._rows, dtype), dtype)
+                self._made = order, make(order.block, self._rows, self._preparation.dtype)
             return self._made[1]
 
     def _tile(self, i: int, j: int) -> Floats:

@@ -9,6 +9,8 @@ has nothing of it: K, multiplied again and again, brings it forth.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -38,10 +40,17 @@ def _noise(n_rows: int, width: int, seed: int) -> Doubles:
     return centred(rng.normal(size=(n_rows, width)))
 
 
-def near_block(preparation: Preparation, rows: RowArray, width: int, seed: int) -> Doubles:
+def near_block(
+    preparation: Preparation,
+    rows: RowArray,
+    width: int,
+    seed: int,
+    tiles_of: Callable[[RowArray], Sequence[Tile]],
+) -> Doubles:
     """Return orthonormal columns of mean 0 near the leading eigenvectors.
 
-    Where products are cheap they are random, `width` of them, else more.
+    Where products are cheap they are random, `width` of them, else more. `tiles_of` prepares
+    all rows.
     """
     n_rows = rows.shape[0]
     n_columns = _WIDER * width
@@ -59,7 +68,7 @@ def near_block(preparation: Preparation, rows: RowArray, width: int, seed: int) 
         own = np.block([[_values(preparation, a, b) for b in tiles] for a in tiles])
         _, vectors = ritz(centred(centred(own).T))
         weights = vectors[:, :n_columns]
-        near = centred(WeightedRows(preparation, tiles, weights).times_all(preparation.tiles(rows)))
+        near = centred(WeightedRows(preparation, tiles, weights).times_all(tiles_of(rows)))
         lengths = np.sqrt(np.einsum("ij,ij->j", near, near))
         return orthonormal(near / np.where(lengths > 0, lengths, 1.0) + _NOISE * noise)
 

@@ -6,6 +6,8 @@ added in order: the bits do not depend on the machine's number of cores.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import scipy.linalg
@@ -15,7 +17,7 @@ from distclust.projections._product_numerics import PUT, multiply, multiply_acro
 
 Doubles = npt.NDArray[np.float64]
 
-_STRIP = 2048  # rows of a product that one thread does at a time
+_STRIP = 1024  # rows of a product that one thread does at a time
 _MOST_PASSES = 4
 _ENOUGH = 0.1  # of a column that is its own: rounding grows by one over it
 _WORST_CONDITION = 1e7  # beyond it a Cholesky factor of the Gram matrix loses half the digits
@@ -32,36 +34,62 @@ class Columns:
 
     The result of a call is extended in place by the next, behind its last column; anything
     else is copied first. So nothing that was returned ever changes.
+
+    Parameters
+    ----------
+    capacity
+        Columns there is to be room for.
+    start
+        A block to begin with. Where it was made `with_room`, it is extended, too.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._buffer = np.empty((0, 0))
-        self._used = 0
+    def __init__(self, capacity: int, start: Doubles) -> None:
+        self._capacity, self._used = capacity, start.shape[1]
+        self._buffer = np.empty((0, 0)) if start.base is None else start.base
 
     def beside(self, left: Doubles, right: Doubles) -> Doubles:
         """Return two blocks side by side, column after column in memory."""
         old, new = left.shape[1], left.shape[1] + right.shape[1]
         is_last = left.base is self._buffer and old == self._used and new <= len(self._buffer)
         if not is_last:
-            self._buffer = np.empty((max(self._capacity, new), len(left)))
+            self._buffer = with_room(old, len(left), max(self._capacity, new)).base
             self._buffer[:old] = left.T
         self._buffer[old:new] = right.T
         self._used = new
         return self._buffer[:new].T
 
 
-def times(tall: Doubles, small: Doubles, out: Doubles | None = None) -> Doubles:
+def with_room(n_columns: int, n_rows: int, capacity: int) -> Any:
+    """Return a block that is not filled yet, in memory that has room for more columns."""
+    return np.empty((capacity, n_rows))[:n_columns].T
+
+
+def times(
+    tall: Doubles,
+    small: Doubles,
+    out: Doubles | None = None,
+    less: tuple[Doubles, Doubles] | None = None,
+) -> Doubles:
     """Return A S for a tall A of shape (N, w) and a small S of shape (w, k), column by column.
 
-    Where `out` is given, of shape (k, N), the columns are put there.
+    Parameters
+    ----------
+    tall, small
+        The factors.
+    out
+        Where to, shape (N, k); left out: new memory.
+    less
+        A column and multiples of it that are taken away, shapes (N,) and (k,).
     """
-    found = np.empty((small.shape[1], len(tall))) if out is None else out
+    found = np.empty((small.shape[1], len(tall))) if out is None else out.T
     turned = np.ascontiguousarray(small.T)
 
     def fill(start: int) -> None:
-        columns = slice(start, start + _STRIP)
-        multiply_across(turned, tall[columns].T, found[:, columns])
+        rows = slice(start, start + _STRIP)
+        part = found[:, rows]
+        multiply_across(turned, tall[rows].T, part)
+        if less is not None:
+            part -= less[1][:, None] * less[0][rows]
 
     thread_map(fill, range(0, len(tall), _STRIP), local_threads())
     return found.T

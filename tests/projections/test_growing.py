@@ -63,7 +63,7 @@ def known_of(matrix: np.ndarray, width: int) -> Known:
     # Vectors of eigenvalue 0 need not have mean 0.
     width = min(width, int(np.count_nonzero(truth.values > 1e-9 * truth.values[0])))
     basis = truth.vectors[:, :width]
-    return Known(basis, matrix @ basis, truth.values[:width], matrix.sum(axis=1))
+    return Known.of_vectors(basis, matrix @ basis, truth.values[:width], matrix.sum(axis=1))
 
 
 def grow(rows, n_old, kernel="rbf", *, online):
@@ -71,7 +71,7 @@ def grow(rows, n_old, kernel="rbf", *, online):
     matrix = oracle.kernel_matrix(rows, None, kernel, 0.2)
     known = known_of(matrix[:n_old, :n_old], 6)
     preparation = Preparation(Kernel(kernel, 0.2), "float64", None)
-    joined = Joined.of(preparation, rows[:n_old], rows[n_old:])
+    joined = Joined.of(preparation, rows[:n_old], rows[n_old:], preparation.tiles(rows[:n_old]))
     found = grown(joined, known, 2, 0, online=online)
     return found, matrix
 
@@ -120,7 +120,8 @@ def test_grown__rows_that_are_there_already_come_to_lie_with_themselves(kernel):
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_corner__is_the_same_however_much_of_it_is_kept(kernel, dtype, monkeypatch):
     rows, n_old = make_rows(90), 50
-    joined = Joined.of(Preparation(Kernel(kernel, 0.2), dtype, None), rows[:n_old], rows[n_old:])
+    preparation = Preparation(Kernel(kernel, 0.2), dtype, None)
+    joined = Joined.of(preparation, rows[:n_old], rows[n_old:], preparation.tiles(rows[:n_old]))
     raw = oracle.kernel_matrix(rows, None, kernel, 0.2)
     rng = np.random.default_rng(0)
     above, beside = rng.normal(size=(n_old, 3)), rng.normal(size=(40, 3))
@@ -130,7 +131,7 @@ def test_corner__is_the_same_however_much_of_it_is_kept(kernel, dtype, monkeypat
         monkeypatch.setattr(growing, "_KEPT_BYTES", kept)
         corner = Corner(joined)
         below, sums = corner.below(above)
-        found.append((below, sums, corner.right(beside)))
+        found.append((below, sums, corner.right(beside, np.zeros((n_old, 0)))))
     for other in found[1:]:
         for one, same in zip(found[0], other, strict=True):
             np.testing.assert_array_equal(one, same)
