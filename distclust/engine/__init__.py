@@ -11,7 +11,16 @@ from distclust.engine.blocks import (
     reduce_blocks,
     run,
 )
-from distclust.engine.crews import Crew, Plan, Role, Room, Vault, drain_worker, read_board
+from distclust.engine.crews import (
+    Addition,
+    Crew,
+    Plan,
+    Role,
+    Room,
+    Vault,
+    drain_worker,
+    read_board,
+)
 from distclust.engine.diagnosis import doctor
 from distclust.engine.features import check_features, opened
 from distclust.engine.held import fingerprint_of, held_rows
@@ -31,6 +40,7 @@ from distclust.engine.workers import check_worker_memory, shares_disk, temporary
 
 __all__ = [
     "SPAN_BLOCKS",
+    "Addition",
     "Crew",
     "Plan",
     "Role",

@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 from sklearn.utils.validation import check_is_fitted
 
 from distclust.engine import (
@@ -28,7 +27,7 @@ from distclust.engine import (
     one_blas_thread,
     passing_vault,
 )
-from distclust.engine.held import RowArray, is_sparse
+from distclust.engine.held import RowArray, in_layout_of, is_sparse, stacked
 from distclust.errors import (
     CapacityError,
     ConvergenceWarning,
@@ -40,7 +39,7 @@ from distclust.projections.em import EM, EMState
 from distclust.projections.growing import Joined, Known, grown, known_of
 from distclust.projections.kernels import NAMED_KERNELS, Kernel, Preparation, Tile, name_of
 from distclust.projections.krylov import Krylov, Subspace, block_width
-from distclust.projections.landmarks import Landmarks, in_layout_of, project_block
+from distclust.projections.landmarks import Landmarks, project_block
 from distclust.projections.shards import KernelProducts, n_shards
 from distclust.projections.starting import near_block, random_block
 from distclust.projections.subspace import signs_of, times
@@ -309,7 +308,7 @@ class KernelPCA(Projection):
         vault_of: Callable[[str], Vault] | None = None,
     ) -> None:
         before = self._rows
-        self._rows = _stacked(before, added)
+        self._rows = stacked(before, added)
         try:
             with one_blas_thread:
                 found = self._grown(before, added, online, vault_of)
@@ -327,20 +326,25 @@ class KernelPCA(Projection):
     ) -> Subspace:
         added = in_layout_of(before, added)
         if online:
-            return self._started(before, added, online=True)[1]
+            return self._started(before, added)[1]
         role = self._role()
         vault = None if vault_of is None else vault_of(self._fingerprint(role.rows))
         with self._working_crew(role, vault) as crew:  # which is made ready meanwhile
-            plan, start = self._started(before, added, online=False)
+            plan, start = self._started(before, added, crew)
             return crew.follow(replace(plan, start=start))
 
     def _started(
-        self, before: RowArray, added: RowArray, *, online: bool
+        self, before: RowArray, added: RowArray, crew: Crew | None = None
     ) -> tuple[Krylov, Subspace]:
-        """Return where all rows start from what is known of old ones, and a plan to go on."""
+        """Return where all rows start from what is known of old ones, and a plan to go on.
+
+        Without a crew to go on, online.
+        """
         q = self.n_components
         joined = Joined.of(self._preparation(), before, added, self._tiles_of(before))
-        start = grown(joined, self._known, q, self._seed, online=online)
+        start = grown(joined, self._known, q, self._seed, online=crew is None)
+        if crew is not None:
+            crew.settle()
         # It starts so near that more columns are no help.
         plan = replace(self._krylov(start), width=q, probe=joined.probe(self._seed))
         return plan, plan.begun(start)
@@ -642,10 +646,3 @@ def _middle_of(rows: RowArray, kernel: Kernel) -> Any:
     if is_sparse(rows) or not (kernel.ignores_shifts or kernel.name == "linear"):
         return None
     return rows.mean(axis=0)
-
-
-def _stacked(rows: RowArray, more: RowArray) -> RowArray:
-    more = in_layout_of(rows, more)
-    if is_sparse(rows):
-        return sp.csr_array(sp.vstack([rows, more]))
-    return np.concatenate([rows, more])

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import scipy.sparse as sp
 
-from distclust.engine.held import RowArray, is_sparse
+from distclust.engine.held import RowArray, in_layout_of
 from distclust.projections.kernels import Floats, Kernel, Preparation
 from distclust.projections.products import WeightedRows
 from distclust.store import Block
@@ -60,13 +59,6 @@ class Landmarks:
             self._weighted = WeightedRows(self._preparation, tiles, weights)
         tiles = self._preparation.tiles(in_layout_of(known, rows))
         return self._weighted.times_all(tiles) - self._offset
-
-
-def in_layout_of(known: RowArray, rows: RowArray) -> RowArray:
-    """Return rows as known ones are, dense or CSR: tiles of both are multiplied."""
-    if is_sparse(known) == is_sparse(rows):
-        return rows
-    return sp.csr_array(rows) if is_sparse(known) else rows.toarray()
 
 
 def project_block(block: Block, start: int, landmarks: Landmarks) -> Doubles:

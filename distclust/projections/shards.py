@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import psutil
 
-from distclust.engine import Role, Room, local_threads, thread_map
-from distclust.engine.held import RowArray, is_sparse
+from distclust.engine import Addition, Role, Room, local_threads, thread_map
+from distclust.engine.held import RowArray, are_equal, is_sparse, stacked
 from distclust.projections._product_numerics import ADD, multiply
 from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, Tile
 from distclust.projections.products import cut_block, inner_product
@@ -89,6 +89,23 @@ class KernelProducts(Role[Shard]):
             previous = None
         return Workplace(self, self._tile_budget(room), previous)
 
+    def since(self, earlier: KernelProducts) -> Role[Shard] | Addition:
+        """Return the rows that are new, if nothing else is."""
+        n_known = earlier.rows.shape[0]
+        has_more = n_known < self.rows.shape[0] and self._is_as(earlier)
+        if has_more and are_equal(earlier.rows, self.rows[:n_known]):
+            return MoreRows(n_known, self.rows[n_known:])
+        return self
+
+    def _is_as(self, other: KernelProducts) -> bool:
+        """Whether all but the rows is the same."""
+        settings = (
+            (role.kernel, role.dtype, role.memory_budget, type(role.middle))
+            for role in (self, other)
+        )
+        is_same = len(set(settings)) == 1
+        return is_same and np.array_equal(_or_nothing(self.middle), _or_nothing(other.middle))
+
     def begin(self, member: int) -> Shard:
         """Return a shard that was given no order yet."""
         return Shard(np.empty((0, 0)), np.empty((0, 0)))
@@ -115,6 +132,20 @@ class KernelProducts(Role[Shard]):
             return self.memory_budget * room.share
         free = room.memory_limit or psutil.virtual_memory().available
         return _AUTO_SHARE * free
+
+
+@dataclass(frozen=True, eq=False)
+class MoreRows(Addition):
+    """Rows that join `n_known` others, for processes that hold those."""
+
+    n_known: int
+    added: RowArray
+
+    def onto(self, role: KernelProducts) -> KernelProducts:
+        """Return the role with the rows; with both, as it is."""
+        if role.rows.shape[0] == self.n_known + self.added.shape[0]:
+            return role
+        return replace(role, rows=stacked(role.rows, self.added))
 
 
 class Workplace:
@@ -161,7 +192,7 @@ class Workplace:
         found = {}
         for i, tile in enumerate(self._rows):
             rows = slice(i * TILE, (i + 1) * TILE)
-            if tile.n == TILE and _equal(old.rows[rows], new.rows[rows]):
+            if tile.n == TILE and are_equal(old.rows[rows], new.rows[rows]):
                 found[i] = tile
         return found
 
@@ -176,7 +207,7 @@ class Workplace:
         longer = {
             i: a.n
             for i, (a, b) in enumerate(both)
-            if i not in same and self._is_by_strips and _equal(a.rows[: a.n], b.rows[: a.n])
+            if i not in same and self._is_by_strips and are_equal(a.rows[: a.n], b.rows[: a.n])
         }
         incomplete = []
         for (i, j), tile in previous._tiles.items():
@@ -291,15 +322,3 @@ class _TileMemory:
 
 def _or_nothing(middle: Floats | None) -> Floats:
     return np.empty(0) if middle is None else middle
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if hasattr(a, "indptr"):
-        return bool(
-            np.array_equal(a.indptr, b.indptr)
-            and np.array_equal(a.indices, b.indices)
-            and np.array_equal(a.data, b.data)
-        )
-    return bool(np.array_equal(a, b))

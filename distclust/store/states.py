@@ -65,12 +65,20 @@ def as_restored(state: State) -> State:
     that goes on from memory and work that goes on from a checkpoint begin with the same.
     """
     copies = {
-        field.name: np.array(value, order="C")
+        field.name: _in_one_piece(value)
         for field in dataclasses.fields(state)  # type: ignore[arg-type]
         if isinstance(value := getattr(state, field.name), np.ndarray)
         and not (value.flags.c_contiguous or value.flags.f_contiguous)
     }
     return dataclasses.replace(state, **copies) if copies else state  # type: ignore[type-var]
+
+
+def _in_one_piece(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy whose elements lie as they did, but for the gaps: that is the fastest."""
+    copied = np.array(array, order="K")
+    if copied.flags.c_contiguous or copied.flags.f_contiguous:
+        return copied
+    return np.ascontiguousarray(copied)
 
 
 def _packed(value: Any, where: str) -> Any:

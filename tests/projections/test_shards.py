@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 
 from distclust.engine import Crew, Room
+from distclust.engine.held import are_equal
 from distclust.projections import shards
 from distclust.projections.kernels import NAMED_KERNELS, Kernel, Preparation
-from distclust.projections.shards import KernelProducts, Product, n_shards
+from distclust.projections.shards import KernelProducts, MoreRows, Product, n_shards
 from tests.oracles import kernel_pca as oracle
 from tests.small_tiles import TILE, shrink
 
@@ -292,3 +295,38 @@ def test_crew__a_round_is_a_product(name, threads, monkeypatch):
     with Crew(role, n_shards(N)) as crew:
         found = np.concatenate(crew.round(order))
     np.testing.assert_array_equal(found, product(role, order))
+
+
+# ---- what is sent when rows join -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [np.asarray, sp.csr_array])
+def test_since__only_new_rows_travel(layout):
+    rows = make_rows(N + 9)
+    before, after = make_role(layout(rows[:N])), make_role(layout(rows))
+    more = after.since(before)
+    assert isinstance(more, MoreRows)
+    assert more.added.shape[0] == 9
+    for role in (before, after):  # told twice, it is the same
+        found = more.onto(role)
+        assert are_equal(found.rows, after.rows)
+        assert found.since(after) is found
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows": make_rows(N)},
+        {"rows": make_rows(N + 9, seed=3)},
+        {"rows": sp.csr_array(make_rows(N + 9))},
+        {"kernel": Kernel("rbf", 2.0 * GAMMA)},
+        {"dtype": "float32"},
+        {"middle": np.ones(6)},
+        {"memory_budget": 7},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_since__whatever_else_differs_all_is_sent(change):
+    rows = make_rows(N + 9)
+    after = replace(make_role(rows), **change)
+    assert after.since(make_role(rows[:N])) is after

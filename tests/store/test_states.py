@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from distclust.errors import InputError
 from distclust.store.archive import decode_archive, encode_archive
-from distclust.store.states import pack_state, unpack_state, with_own_generators
+from distclust.store.states import as_restored, pack_state, unpack_state, with_own_generators
 
 GENERATORS = ["PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"]
 
@@ -46,6 +46,20 @@ JSON = st.recursive(
     lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(), parts, max_size=3),
     max_leaves=8,
 )
+
+
+@given(
+    rows=hnp.arrays(np.int64, hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)),
+    order=st.permutations(range(4)),
+)
+def test_as_restored__arrays_in_one_piece_as_they_come_back(rows, order):
+    axes = [axis for axis in order if axis < rows.ndim]
+    scattered = np.repeat(rows.transpose(axes), 2, axis=0)[::2]
+    restored = as_restored(mixed(rows=scattered)).rows
+    assert restored.flags.c_contiguous or restored.flags.f_contiguous
+    np.testing.assert_array_equal(restored, scattered)
+    came_back = travel(mixed(rows=restored)).rows
+    assert came_back.ravel("K").tolist() == restored.ravel("K").tolist()
 
 
 @given(value=JSON)

@@ -13,6 +13,6 @@ Dask's actors hold state on a worker, and die with it. A crew makes them dependa
 from distclust.engine.crews.berth import Vault
 from distclust.engine.crews.board import drain_worker, read_board
 from distclust.engine.crews.crew import Crew
-from distclust.engine.crews.role import Plan, Role, Room
+from distclust.engine.crews.role import Addition, Plan, Role, Room
 
-__all__ = ["Crew", "Plan", "Role", "Room", "Vault", "drain_worker", "read_board"]
+__all__ = ["Addition", "Crew", "Plan", "Role", "Room", "Vault", "drain_worker", "read_board"]

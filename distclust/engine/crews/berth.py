@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from distclust.engine.crews.role import Role, Room
+from distclust.engine.crews.role import Addition, Role, Room
 from distclust.engine.threads import thread_map
 from distclust.errors import ConflictError, InputError, StoreError
 from distclust.store.checkpoints import CHECKPOINTS, Checkpoint, Checkpoints
@@ -195,11 +195,12 @@ class Berth:
         self._vault: Vault | None = None
         self._members: dict[int, _Member] = {}
 
-    def open(self, role: Role[Any], room: Room, vault: Vault | None) -> None:
+    def open(self, role: Role[Any] | Addition, room: Room, vault: Vault | None) -> None:
         """Make ready for a role; members of an earlier one are forgotten."""
         self._members = {}
-        self._place = role.open(self._place, room)
-        self._role, self._vault = role, vault
+        opened: Role[Any] = role.onto(self._role) if isinstance(role, Addition) else role
+        self._place = opened.open(self._place, room)
+        self._role, self._vault = opened, vault
 
     def adopt(self, posts: Sequence[Post]) -> tuple[dict[int, int], list[str]]:
         """Take members in; return where each goes on from, and what was odd."""

@@ -186,6 +186,10 @@ class Crew:
         self._saving_seconds = 0.0  # what the last state of the plan took
         self._hands.open(role, vault, n_members)
 
+    def settle(self) -> None:
+        """Have members taken in without waiting for it, while a plan is made."""
+        self._place_homeless(self.position)
+
     def round(self, order: Any) -> list[Any]:
         """Give all members an order; return their reports in the order of members."""
         self._do_round(order)
@@ -640,7 +644,8 @@ class Crew:
         if problems or is_damaged:
             self._warn_of(problems)
             self._warn("No checkpoint is whole; the work starts over.")
-        self._return_to(0)
+        if is_damaged:
+            self._return_to(0)
         return _Led(0, as_restored(plan.begin()))
 
     def _return_to(self, position: int) -> None:

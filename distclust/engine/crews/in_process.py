@@ -27,14 +27,23 @@ class LocalHands(Hands):
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="distclust-crew")
         self._saver = ThreadPoolExecutor(1, thread_name_prefix="distclust-save")
+        self._opening: Future[None] | None = None
 
     def open(self, role: Role[Any], vault: Vault | None, n_members: int) -> None:
-        """Open the role here."""
-        self._berth.open(role, Room(), vault)
+        """Open the role here, without waiting: that is done when somebody asks for berths."""
+        self._await_berth()
+        context = contextvars.copy_context()
+        self._opening = self._pool.submit(context.run, self._berth.open, role, Room(), vault)
 
     def berths(self) -> Mapping[str, int]:
         """Return the one berth."""
+        self._await_berth()
         return {HERE: self._threads}
+
+    def _await_berth(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None:
+            opening.result()
 
     def call(self, number: int, berth: str, method: str, *args: Any, **options: Any) -> None:
         """Call the berth from another thread."""

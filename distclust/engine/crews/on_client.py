@@ -33,7 +33,7 @@ from distclust.engine.crews.board import (
     look_at_scheduler,
 )
 from distclust.engine.crews.hands import Answer, Hands, Lost
-from distclust.engine.crews.role import Role, Room
+from distclust.engine.crews.role import Addition, Role, Room
 from distclust.engine.fetching import Patience, deliver_events
 from distclust.engine.sealing import Sealed, seal
 from distclust.engine.threads import grant_threads, one_blas_thread
@@ -134,6 +134,7 @@ class _Remote:
     threads: int
     actor: Any  # Dask's future of it: the actor lives as long as this
     is_direct: bool = False
+    role: Role[Any] | None = None  # the last one that was opened there
     calls: dict[int, Future[Any]] = field(default_factory=dict)
 
 
@@ -156,6 +157,8 @@ class ClientHands(Hands):
         self._role: tuple[Role[Any], Vault | None, int] | None = None
         # The last that all berths are told: a role, or the order at a position.
         self._sealed: tuple[Any, int | None, Sealed] | None = None
+        # An earlier role, a later one, and what is sent to who knows the earlier one.
+        self._since: tuple[Role[Any], Role[Any], Role[Any] | Addition] | None = None
         self._is_resting = False
         self._is_opening = False  # whether nobody waited yet for the berths of the role
         self._lock = threading.Lock()  # word of draining comes in the client's own thread
@@ -375,18 +378,29 @@ class ClientHands(Hands):
         role, vault, _ = self._role
         limit = self._workers.get(remote.address, (0.0, 1, None))[2]
         room = Room(1.0 / max(1, min(len(self._workers), self._role[2])), limit or None)
-        opening = self._open(
-            remote, seal((), {"room": room, "vault": vault}), self._sealed_once(role)
-        )
+        sealed_role = self._sealed_once(self._told(remote, role))
+        opening = self._open(remote, seal((), {"room": room, "vault": vault}), sealed_role, role)
         self._coming[remote.address] = remote, self._in_loop(opening)
 
-    async def _open(self, remote: _Remote, sealed: Sealed, role: Sealed) -> None:
+    def _told(self, remote: _Remote, role: Role[Any]) -> Role[Any] | Addition:
+        """Return what a berth is told of a role: only what it does not know yet."""
+        if remote.role is None:
+            return role
+        known = self._since
+        if known is None or known[0] is not remote.role or known[1] is not role:
+            self._since = known = remote.role, role, role.since(remote.role)
+        return known[2]
+
+    async def _open(
+        self, remote: _Remote, sealed: Sealed, sealed_role: Sealed, role: Role[Any]
+    ) -> None:
         while remote.actor.status == "pending":
             await asyncio.sleep(_POLL_SECONDS)
         if remote.actor.status != "finished":
             raise Lost(f"the berth is {remote.actor.status}")
         remote.is_direct = await self._reaches(remote.address)
-        await self._perform(remote, "open", sealed, role)
+        await self._perform(remote, "open", sealed, sealed_role)
+        remote.role = role
 
     async def _reaches(self, address: str) -> bool:
         """Whether a connection from here to the worker can be made."""

@@ -29,6 +29,14 @@ class Room:
     memory_limit: int | None = None
 
 
+class Addition(ABC):
+    """What turns a role into one that came after it: less to send than the whole of it."""
+
+    @abstractmethod
+    def onto(self, role: Any) -> Any:
+        """Return the later role; given that one already, as it is."""
+
+
 class Role(ABC, Generic[State]):
     """What every member of a crew does. It is pickled to where members work.
 
@@ -71,6 +79,10 @@ class Role(ABC, Generic[State]):
             What the process offers.
         """
         return None
+
+    def since(self, earlier: Any) -> Role[State] | Addition:
+        """Return what is sent to processes that know an earlier role: this one, or an addition."""
+        return self
 
     def label(self, member: int) -> str:
         """Return the name of a member, for messages and tables."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
 from distclust import engine
-from distclust.engine.crews import Crew, Room, Vault
+from distclust.engine.crews import Addition, Crew, Room, Vault
 from distclust.engine.crews import on_client as module
 from distclust.errors import ClusterError, InputError
 from tests.walkers import Leader, Walker, n_redone, steps_in, walk_alone, walk_together
@@ -95,6 +96,74 @@ class Second(Walker):
         assert 0 < room.share <= 1
         assert room.memory_limit is not None
         return super().open(previous, room)
+
+
+@dataclass(frozen=True)
+class More(Addition):
+    text: str
+
+    def onto(self, role: Any) -> Any:
+        return role if role.text.endswith(self.text) else Saying(role.text + self.text)
+
+
+class Saying(Walker):
+    """Reports a text; of a longer one only the end is sent to who knows the beginning."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def since(self, earlier: Any) -> Any:
+        return More(self.text.removeprefix(earlier.text))
+
+    def advance(self, place: Any, member: int, state: Any, order: Any) -> tuple[Any, Any]:
+        return state, self.text
+
+
+@pytest.mark.usefixtures("on_client")
+def test_assign__what_berths_know_already_is_not_sent_again(monkeypatch):
+    sealed: list[Any] = []
+    seal = module.seal
+    monkeypatch.setattr(module, "seal", lambda *values: sealed.extend(values) or seal(*values))
+    with Crew(first := Saying("one"), N_MEMBERS) as crew:
+        crew.assign(second := Saying("one, two"), N_MEMBERS)  # before anybody was asked
+        assert crew.round(0.0) == ["one, two"] * N_MEMBERS
+        crew._hands.release(next(iter(crew._hands._remotes)))  # will be made anew, knowing nothing
+        sealed.clear()
+        crew.assign(third := Saying("one, two, three"), N_MEMBERS)
+        assert crew.round(0.0) == ["one, two, three"] * N_MEMBERS
+        assert len(by_berth(crew)) == 2
+    assert not any(value is first or value is second for value in sealed)
+    assert [value.text for value in sealed if isinstance(value, More)] == [", three"]
+    assert sum(value is third for value in sealed) == 1
+
+
+@pytest.mark.usefixtures("on_client")
+def test_settle__a_plan_is_followed_by_members_that_were_taken_in_before(monkeypatch, tmp_path):
+    methods: list[str] = []
+    call = module.ClientHands.call
+
+    def note(hands: Any, number: int, berth: str, method: str, *args: Any, **options: Any) -> None:
+        methods.append(method)
+        call(hands, number, berth, method, *args, **options)
+
+    monkeypatch.setattr(module.ClientHands, "call", note)
+    with Crew(Walker(), N_MEMBERS, vault=Vault.at(tmp_path, "run", "mine")) as crew:
+        crew.settle()
+        assert methods == ["adopt", "adopt"]
+        assert total(crew) == WANTED
+    assert methods.count("adopt") == 2
+
+
+@pytest.mark.usefixtures("on_client")
+def test_settle__what_was_saved_before_is_found_nevertheless(tmp_path):
+    with Crew(Walker(), N_MEMBERS, vault=Vault.at(tmp_path, "run", "mine"), every=1) as crew:
+        crew.follow(Leader(3))
+    with Crew(Walker(), N_MEMBERS, vault=Vault.at(tmp_path, "run", "mine")) as crew:
+        crew.settle()
+        assert total(crew) == WANTED
+        assert crew.position == N_ROUNDS
+        assert crew.n_redone == 0
 
 
 @pytest.mark.usefixtures("on_client")
