@@ -17,6 +17,7 @@ Counts: TypeAlias = npt.NDArray[np.int32]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _FEW = 32  # below so many partners a table of 256 entries a byte does not pay
+_WORD = 8  # bytes of a row that are looked up at once
 
 
 class BernoulliGroups(NamedTuple):
@@ -90,6 +91,19 @@ def fill_byte_tables(weights: Floats, tables: Floats) -> None:
 
 
 @compiled
+def word_sum(packed: Bytes, s: int, b: int, tables: Floats) -> float:
+    """Sum of the table entries of eight bytes of row s, the first being b.
+
+    As a tree: no addition waits for more than two others.
+    """
+    t0 = tables[b, packed[s, b]] + tables[b + 1, packed[s, b + 1]]
+    t1 = tables[b + 2, packed[s, b + 2]] + tables[b + 3, packed[s, b + 3]]
+    t2 = tables[b + 4, packed[s, b + 4]] + tables[b + 5, packed[s, b + 5]]
+    t3 = tables[b + 6, packed[s, b + 6]] + tables[b + 7, packed[s, b + 7]]
+    return (t0 + t1) + (t2 + t3)
+
+
+@compiled
 def bernoulli_leaf_weights(
     counts: Counts, n: int, alpha: Floats, beta: Floats, weights: Floats
 ) -> float:
@@ -104,100 +118,145 @@ def bernoulli_leaf_weights(
 
 
 @compiled
-def bernoulli_union(
-    a: Counts, b: Counts, n: int, alpha: Floats, beta: Floats, ones: Floats, zeros: Floats
-) -> float:
-    """Sum over columns of log Γ(α + c) + log Γ(β + n − c) for two groups' counts."""
-    width = ones.shape[0]
-    total = 0.0
-    if n < width:
-        # Without a sign there is no index from the end to be reckoned with: a third of the time.
-        rows = np.uint64(n)
-        for d in range(a.shape[0]):
-            count, column = np.uint64(a[d] + b[d]), np.uint64(d)
-            total += ones[count, column] + zeros[rows - count, column]
-        return total
-    for d in range(a.shape[0]):
-        c = a[d] + b[d]
-        total += ones[c, d] if c < width else math.lgamma(alpha[d] + c)
-        total += zeros[n - c, d] if n - c < width else math.lgamma(beta[d] + (n - c))
-    return total
-
-
-@compiled
 def bernoulli_row(groups: BernoulliGroups, k: int, others: Ints, out: Floats) -> None:
     """log f(k ∪ s) for each s of `others`.
 
     A single row s has an affine predictive, log f(k ∪ x) = log f(k) + Σ log p0 + x·w, read
     eight columns at a time; a group s needs two table entries a column.
     """
-    n_rows, counts, packed = groups.n_rows, groups.counts, groups.packed
-    alpha, beta = groups.alpha, groups.beta
-    base = 0.0
-    use_bytes = others.shape[0] > _FEW
+    is_alone = others.shape[0] > _FEW
+    if is_alone:
+        score_rows(groups, k, others, out)
+    score_groups(groups, k, others, is_alone, out)
+
+
+@compiled
+def score_rows(groups: BernoulliGroups, k: int, others: Ints, out: Floats) -> None:
+    """log f(k ∪ s) for each single row s of `others`; what is written for groups is no answer."""
+    packed = groups.packed
     # Scratch belongs to the call: several threads ask for rows at once.
-    weights = np.empty(counts.shape[1])
-    tables = np.empty((packed.shape[1] if use_bytes else 0, 256))
-    if use_bytes:
-        base = groups.log_f[k]
-        base += bernoulli_leaf_weights(counts[k], n_rows[k], alpha, beta, weights)
-        fill_byte_tables(weights, tables)
+    weights, tables = np.empty(groups.counts.shape[1]), np.empty((packed.shape[1], 256))
+    base = groups.log_f[k] + bernoulli_leaf_weights(
+        groups.counts[k], groups.n_rows[k], groups.alpha, groups.beta, weights
+    )
+    fill_byte_tables(weights, tables)
     n_bytes = packed.shape[1]
+    n_in_words = n_bytes - n_bytes % _WORD
     for position in range(others.shape[0]):
         s = others[position]
-        if use_bytes and n_rows[s] == 1:
-            total = base
-            for b in range(n_bytes):
-                total += tables[b, packed[s, b]]
-        else:
-            n = n_rows[k] + n_rows[s]
-            if n < groups.by_rows.shape[0]:
-                total = groups.by_rows[n]
-            else:
-                total = rows_part(n, groups.prior, groups.totals, groups.multiplicity)
-            total += bernoulli_union(
-                counts[k], counts[s], n, alpha, beta, groups.ones, groups.zeros
-            )
+        total = base
+        for b in range(0, n_in_words, _WORD):
+            total += word_sum(packed, s, b, tables)
+        for b in range(n_in_words, n_bytes):
+            total += tables[b, packed[s, b]]
         out[position] = total
 
 
 @compiled
-def exact_union(groups: BernoulliGroups, n: int, a: Counts, b: Counts, scratch: Floats) -> float:
-    """log f of n rows with counts a + b, the very sums of the family's own formula.
+def score_groups(
+    groups: BernoulliGroups, k: int, others: Ints, but_rows: bool, out: Floats
+) -> None:
+    """log f(k ∪ s) for each s of `others`, or only for those that are no single rows.
 
-    log Γ comes from the tables, which must reach to n; `scratch` has an entry a column.
+    The sum over columns of log Γ(α + c) + log Γ(β + n − c) stands here and is no function: a
+    call takes as long as half of it. Indices are without a sign, so that none from the end is to
+    be reckoned with, and the two sums do not wait for each other.
     """
-    alpha, beta, bases = groups.alpha, groups.beta, groups.bases
+    n_rows, counts, by_rows = groups.n_rows, groups.counts, groups.by_rows
     ones, zeros = groups.ones, groups.zeros
-    if math.isnan(bases[n]):
-        bases[n] = bernoulli_base(
-            float(n), alpha, beta, groups.log_gamma_beta, groups.log_gamma_total, scratch
-        )
-    total = bases[n]
-    for d in range(alpha.shape[0]):
-        c = a[d] + b[d]
-        if c > 0:
-            total += (ones[c, d] - groups.log_gamma_alpha[d]) + (zeros[n - c, d] - zeros[n, d])
+    n_columns = counts.shape[1]
+    a = counts[k]
+    for position in range(others.shape[0]):
+        s = np.uint64(others[position])
+        if but_rows and n_rows[s] == 1:
+            continue
+        n = n_rows[k] + n_rows[s]
+        if n >= by_rows.shape[0]:  # all tables end there
+            out[position] = untabled_union(groups, k, others[position])
+            continue
+        rows = np.uint64(n)
+        even, odd = by_rows[rows], 0.0
+        for pair in range(n_columns // 2):
+            d, e = np.uint64(2 * pair), np.uint64(2 * pair + 1)
+            count, beside = np.uint64(a[d] + counts[s, d]), np.uint64(a[e] + counts[s, e])
+            even += ones[count, d] + zeros[rows - count, d]
+            odd += ones[beside, e] + zeros[rows - beside, e]
+        if n_columns % 2 == 1:
+            d = np.uint64(n_columns - 1)
+            count = np.uint64(a[d] + counts[s, d])
+            even += ones[count, d] + zeros[rows - count, d]
+        out[position] = even + odd
+
+
+@compiled
+def untabled_union(groups: BernoulliGroups, i: int, j: int) -> float:
+    """log f of the union of two groups with more rows than the tables reach to."""
+    ones, zeros, width = groups.ones, groups.zeros, groups.ones.shape[0]
+    n = groups.n_rows[i] + groups.n_rows[j]
+    total = rows_part(n, groups.prior, groups.totals, groups.multiplicity)
+    for d in range(groups.counts.shape[1]):
+        c = groups.counts[i, d] + groups.counts[j, d]
+        total += ones[c, d] if c < width else math.lgamma(groups.alpha[d] + c)
+        total += zeros[n - c, d] if n - c < width else math.lgamma(groups.beta[d] + (n - c))
     return total
 
 
 @compiled
 def bernoulli_own(groups: BernoulliGroups) -> None:
     """Fill in the log f of each group."""
-    scratch = np.empty(groups.alpha.shape[0])
-    nothing = np.zeros(groups.counts.shape[1], np.int32)
-    for i in range(groups.log_f.shape[0]):
-        groups.log_f[i] = exact_union(groups, groups.n_rows[i], groups.counts[i], nothing, scratch)
+    everyone = np.arange(groups.log_f.shape[0])
+    nothing = np.zeros((1, groups.counts.shape[1]), np.int32)
+    exact_unions(groups, everyone, nothing, np.zeros(1, np.int64), 0 * everyone, groups.log_f)
 
 
 @compiled
 def bernoulli_exact(groups: BernoulliGroups, lefts: Ints, rights: Ints, out: Floats) -> None:
     """log f of pairs by the formula that decides."""
-    n_rows, counts = groups.n_rows, groups.counts
-    scratch = np.empty(groups.alpha.shape[0])
+    exact_unions(groups, lefts, groups.counts, groups.n_rows, rights, out)
+
+
+@compiled
+def exact_unions(
+    groups: BernoulliGroups,
+    lefts: Ints,
+    others: Counts,
+    other_rows: Ints,
+    rights: Ints,
+    out: Floats,
+) -> None:
+    """log f of groups joined with others, the very sums of the family's own formula.
+
+    log Γ comes from the tables, which must reach to all rows.
+    """
+    n_rows, counts, bases = groups.n_rows, groups.counts, groups.bases
+    ones, zeros, own = groups.ones, groups.zeros, groups.log_gamma_alpha
     for pair in range(out.shape[0]):
-        i, j = lefts[pair], rights[pair]
-        out[pair] = exact_union(groups, n_rows[i] + n_rows[j], counts[i], counts[j], scratch)
+        i, j = np.uint64(lefts[pair]), np.uint64(rights[pair])
+        n = n_rows[i] + other_rows[j]
+        if math.isnan(bases[n]):
+            fill_base(groups, n)
+        rows, total = np.uint64(n), bases[n]
+        for column in range(counts.shape[1]):
+            d = np.uint64(column)
+            c = np.uint64(counts[i, d] + others[j, d])
+            more = (ones[c, d] - own[d]) + (zeros[rows - c, d] - zeros[rows, d])
+            # A choice between numbers, as a processor guesses wrong whether there are ones.
+            total += more if c > np.uint64(0) else 0.0
+        out[pair] = total
+
+
+@compiled
+def fill_base(groups: BernoulliGroups, n: int) -> None:
+    """Compute the log f of n rows of zeros."""
+    scratch = np.empty(groups.alpha.shape[0])
+    groups.bases[n] = bernoulli_base(
+        float(n),
+        groups.alpha,
+        groups.beta,
+        groups.log_gamma_beta,
+        groups.log_gamma_total,
+        scratch,
+    )
 
 
 @compiled

@@ -410,11 +410,20 @@ def count_first_candidates(
     be the best one. Returns how many there are.
     """
     everyone = np.arange(tile.shape[1])
+    values = slots["value"].copy()  # side by side: every row of the tile goes through all
+    are_rows = slots["n_rows"].max() == 1
+    settings = rule.settings
+    is_bhc = settings[IS_DP] == 1.0 and settings[BY_ODDS] == 1.0 and settings[MANY_CHILDREN] == 0.0
     count = 0
     for r in range(tile.shape[0]):
-        keys = tile[r]
-        row_keys(slots, start + r, everyone, keys, rule, keys)
-        keys[start + r] = -math.inf  # a leaf is not its own partner
+        keys, k = tile[r], start + r
+        if is_bhc and are_rows:  # the common case: as row_keys, but for the prior
+            log_prior, value = log_block_prior(2, rule), values[k]
+            for j in range(keys.shape[0]):
+                keys[j] = log_prior + keys[j] - (value + values[j])
+        else:
+            row_keys(slots, k, everyone, keys, rule, keys)
+        keys[k] = -math.inf  # a leaf is not its own partner
         lowest[r] = keys.max() - 2.0 * error
         for j in range(keys.shape[0]):
             if keys[j] >= lowest[r]:

@@ -232,6 +232,24 @@ def test_greedy_search__long_merges_are_fewer_a_call(monkeypatch):
     assert list(search._merges()) == [1] * 19
 
 
+@pytest.mark.parametrize("d", [1, 8, 63, 64, 65, 130])
+def test_bernoulli_pairs__rows_and_groups_of_any_width(d):
+    family, stats = bernoulli_problem(3, 90, d)
+    scorer = pair_scorer(family, stats)
+    assert isinstance(scorer, BernoulliPairs)
+    for k, joined in [(0, range(1, 20)), (20, range(21, 30)), (30, [31])]:
+        for j in joined:
+            scorer.combine(k, j, float(scorer.exact(k, np.array([j]))[0]))
+    everyone = np.array([0, 20, 30, *range(32, 90)])
+    for k in (0, 30, 89):
+        others = everyone[everyone != k]
+        row, error = scorer.row(k, others)
+        assert np.abs(row - scorer.exact(k, others)).max() <= error < 1e-6
+        np.testing.assert_array_equal(
+            scorer.exact(k, others), family.log_marginal_pairs(scorer.stats, k, others)
+        )
+
+
 @pytest.mark.skipif(
     not IS_COMPILED, reason="plain Python holds the interpreter, so threads cannot meet"
 )
