@@ -27,12 +27,13 @@ from benchmarks.problem import Problem, Results, Size, table
 from distclust.engine import Crew, Vault, connect, one_blas_thread
 from distclust.engine.crews.crew import SECONDS_BETWEEN_SAVES
 from distclust.engine.crews.role import Room
-from distclust.engine.threads import thread_map
+from distclust.engine.threads import grant_threads, thread_map
 from distclust.projections import KernelPCA
-from distclust.projections.kernels import Kernel
+from distclust.projections.kernels import Kernel, Preparation
 from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.shards import KernelProducts, n_shards
-from distclust.projections.subspace import centred, orthonormal
+from distclust.projections.starting import near_block
+from distclust.projections.subspace import centred
 from distclust.store.objects import open_objects
 
 Doubles = npt.NDArray[np.float64]
@@ -221,7 +222,7 @@ def summarise_speed(results: Results) -> str:
 def make_scale_sizes(size: Size) -> Sizes:
     """From five to forty thousand rows."""
     if size == "full":
-        return Sizes((5_000, 10_000, 20_000, 40_000), 1)
+        return Sizes((5_000, 10_000, 20_000, 40_000))
     return Sizes((600, 1200), 1, 3, 10_000_000)
 
 
@@ -230,14 +231,19 @@ def run_scale(sizes: Sizes) -> Results:
     found: list[dict[str, Any]] = []
     for n_workers in (1, 2):
         with connect("local", workers=n_workers, threads=1):
+            model_of(sizes).fit(
+                rows_of("clusters", sizes.rows[0])
+            ).close()  # loads what is compiled
             for n_rows in sizes.rows:
                 rows = rows_of("clusters", n_rows)
-                # Kept as far as it goes; nothing kept.
-                found += [_watched(rows, n_workers, b, sizes) for b in (sizes.budget, 1)]
+                for budget in (sizes.budget, 1):  # kept as far as it goes; nothing kept
+                    tries = [_watched(rows, n_workers, budget, sizes) for _ in range(sizes.tries)]
+                    found.append(min(tries, key=lambda fit: fit["seconds"]))
     return {"fits": found, "budget": sizes.budget, "components": sizes.components}
 
 
 def _watched(rows: Doubles, n_workers: int, budget: int, sizes: Sizes) -> dict[str, Any]:
+    settle_memory(len(rows))
     with peak_memory() as peak:
         start = time.perf_counter()
         model = model_of(sizes, memory_budget=budget).fit(rows)
@@ -339,12 +345,13 @@ def run_overhead(sizes: Sizes) -> Results:
     lines = []
     for n_rows in sizes.rows:
         role = _role(rows_of("clusters", n_rows))
-        plan = _plan(n_rows, sizes.components)
-        loop, crew = functools.partial(_loop, role, plan), functools.partial(_follow, role, plan)
+        loop = functools.partial(_loop, role, sizes.components)
+        crew = functools.partial(_follow, role, sizes.components)
         facts: dict[str, Any] = {"rows": n_rows}
         facts |= in_turns(sizes.tries, n_rows, {"loop": lambda: loop(2), "crew": crew})  # noqa: B023
         with connect("local", workers=1, threads=1):
-            pair = {"loop, one thread": lambda: loop(1), "one worker": crew}  # noqa: B023
+            alone = functools.partial(crew, threads=1)
+            pair = {"loop, one thread": lambda: loop(1), "one worker": alone}  # noqa: B023
             facts |= in_turns(sizes.tries, n_rows, pair)
         with connect("local", workers=2, threads=1), tempfile.TemporaryDirectory() as folder:
             saving = functools.partial(crew, folder, every=1)
@@ -380,22 +387,24 @@ def _role(rows: Doubles) -> KernelProducts:
     return KernelProducts(rows, kernel, "float64", rows.mean(axis=0), _QUICKLY_TOUCHED)
 
 
-def _plan(n_rows: int, n_components: int) -> Krylov:
-    random = np.random.default_rng(0)
-    with one_blas_thread:
-        block = orthonormal(
-            centred(random.normal(size=(n_rows, block_width(n_components, n_rows))))
-        )
+def _plan(role: KernelProducts, n_components: int, threads: int) -> Krylov:
+    """Find a block to start from, as a fit does."""
+    n_rows = len(role.rows)
+    preparation = Preparation(role.kernel, role.dtype, role.middle)
+    with grant_threads(threads):
+        width = block_width(n_components, n_rows)
+        block = near_block(preparation, role.rows, width, 0, preparation.tiles)
     start = Subspace.starting_with(block, n_components)
     return Krylov(start, n_components, TOLERANCE, 1000, float(n_rows))
 
 
-def _loop(role: KernelProducts, plan: Krylov, threads: int) -> Subspace:
+def _loop(role: KernelProducts, n_components: int, threads: int) -> Subspace:
     """Do without a crew."""
     place = role.open(None, Room())
     members = range(n_shards(len(role.rows)))
-    state = plan.begin()
-    with one_blas_thread:
+    with one_blas_thread, grant_threads(threads):
+        plan = _plan(role, n_components, threads)
+        state = plan.begin()
         while (order := plan.order(state)) is not None:
             reports = thread_map(lambda m: place.multiply(m, order), members, threads)
             state = plan.absorb(state, reports)
@@ -403,14 +412,18 @@ def _loop(role: KernelProducts, plan: Krylov, threads: int) -> Subspace:
 
 
 def _follow(
-    role: KernelProducts, plan: Krylov, folder: str | None = None, **options: Any
+    role: KernelProducts,
+    n_components: int,
+    folder: str | None = None,
+    threads: int = 2,
+    **options: Any,
 ) -> Subspace:
     vault = None
     if folder is not None:
         vault = Vault(open_objects(folder), f"run-{time.monotonic_ns()}", "benchmark")
     crew = Crew(role, n_shards(len(role.rows)), vault=vault, **options)
-    with one_blas_thread, crew:  # as a fit does, and the loop
-        return crew.follow(plan)
+    with one_blas_thread, crew, grant_threads(threads):  # as a fit does, and the loop
+        return crew.follow(_plan(role, n_components, threads))
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------

@@ -193,9 +193,11 @@ def warm_mixtures(data: dict[str, Any]) -> None:
 def warm_projections(data: dict[str, Any]) -> None:
     """Fit projections."""
     distclust.PPCA(2).fit(data["reals"])
-    model = distclust.KernelPCA(2, random_state=0).fit(data["reals"])
-    model.transform(data["reals"][:5])
-    model.close()
+    for table, dtype in ("reals", "float64"), ("reals", "float32"), ("sparse binary", "float64"):
+        rows = data[table]
+        model = distclust.KernelPCA(2, dtype=dtype, random_state=0).fit(rows[5:])
+        model.partial_fit(rows[:5]).transform(rows[:5])
+        model.close()
 
 
 def warm_families(data: dict[str, Any]) -> None:

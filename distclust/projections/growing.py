@@ -41,6 +41,7 @@ _LEAST_SAVING = 8  # old rows for each that is probed: below it, a product takes
 _FEWEST, _MOST = 2, 5  # Ritz vectors kept for each component
 _SLACK = 1.5  # columns of a basis for each vector kept; they are dropped when rows join
 _ROOM = 14  # blocks that may follow in the memory of a basis
+_WELL_APART = 0.1  # parts of columns that are their own: above it a Cholesky factor is exact enough
 _TELLING = 0.1  # of the eigenvalue of the last component
 
 
@@ -321,12 +322,7 @@ def _centred_subspace(
     weighted[:width] += old.T @ row_sums[:n_old]
     projected -= np.outer(means, product.sum(axis=0)) + np.outer(weighted, means)
     projected += row_sums.sum() * np.outer(means, means)
-    sizes, turns = np.linalg.eigh(gram)
-    keep = sizes > 1e-10 * sizes[-1]  # directions of new rows may add up to the mean
-    turn = turns[:, keep] / np.sqrt(sizes[keep])
-    # A second factor: the first one is orthonormal to the digits that sizes lost only.
-    factor = np.linalg.cholesky(turn.T @ gram @ turn)
-    turn = scipy.linalg.solve_triangular(factor, turn.T, lower=True).T
+    turn = _orthonormalising(gram)
     values, vectors = ritz(turn.T @ projected @ turn)
     n_kept = len(known.values) + entries.shape[1] - width  # and as many as there are new columns
     values, turn = values[:n_kept], turn @ vectors[:, :n_kept]
@@ -346,3 +342,26 @@ def _centred_subspace(
         values=values,
         vectors=np.eye(len(values)),
     )
+
+
+def _orthonormalising(gram: Doubles) -> Doubles:
+    """Return T with TᵀGT = 1 for the Gram matrix G of a basis, as wide as its span."""
+    try:
+        factor = np.linalg.cholesky(gram)
+    except np.linalg.LinAlgError:
+        factor = np.zeros((1, 1))
+    diagonal = factor.diagonal()
+    if diagonal.min() > _WELL_APART * diagonal.max():
+        return _inverse(factor).T
+    # Directions of new rows may add up to the mean.
+    sizes, turns = np.linalg.eigh(gram)
+    keep = sizes > 1e-10 * sizes[-1]
+    turn = turns[:, keep] / np.sqrt(sizes[keep])
+    # A second factor: the first one is orthonormal to the digits that sizes lost only.
+    again: Doubles = turn @ _inverse(np.linalg.cholesky(turn.T @ gram @ turn)).T
+    return again
+
+
+def _inverse(factor: Doubles) -> Doubles:
+    found: Doubles = scipy.linalg.solve_triangular(factor, np.eye(len(factor)), lower=True)
+    return found

@@ -130,7 +130,9 @@ def orthonormal(block: Doubles, basis: Doubles | None = None) -> Doubles:
         return block
     found = _unit_columns(block)
     for _ in range(_MOST_PASSES):
-        found, shortest = _factor(centred(_without(found, basis)))
+        found = _without(found, basis)
+        found -= found.mean(axis=0)
+        found, shortest = _factor(found)
         if shortest > _ENOUGH:
             break
     return found
@@ -144,7 +146,8 @@ def _unit_columns(block: Doubles) -> Doubles:
 def _without(block: Doubles, basis: Doubles | None) -> Doubles:
     if basis is None or basis.shape[1] == 0:
         return block
-    return block - times(basis, inner(basis, block))
+    along = times(basis, inner(basis, block))
+    return np.subtract(block, along, out=along)
 
 
 def _factor(block: Doubles) -> tuple[Doubles, float]:

@@ -372,3 +372,17 @@ def test_online__is_near_and_exact_growth_mends_it(monkeypatch):
     assert model.residuals_.max() > 1e-6 * near.values[0]  # no warning: it is told, not asked
     model.partial_fit(rows[199:])
     check_as_exact(model, raw)
+
+
+@pytest.mark.parametrize("rank", [6, 4])
+def test_orthonormalising__as_many_columns_as_there_are_dimensions(rank):
+    rng = np.random.default_rng(rank)
+    basis = np.eye(40)[:, :6] + 0.05 * rng.normal(size=(40, 6))
+    if rank < 6:
+        basis[:, 4:] = basis[:, :2] @ rng.normal(size=(2, 2))
+    turn = growing._orthonormalising(basis.T @ basis)
+    turned = basis @ turn
+    assert turned.shape == (40, rank)
+    np.testing.assert_allclose(turned.T @ turned, np.eye(rank), atol=1e-13)
+    along = turned @ (turned.T @ basis)
+    np.testing.assert_allclose(along, basis, atol=1e-12)
