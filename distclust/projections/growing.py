@@ -16,6 +16,7 @@ outside the span of U stays unknown for good.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -346,20 +347,19 @@ def _centred_subspace(
 
 def _orthonormalising(gram: Doubles) -> Doubles:
     """Return T with TᵀGT = 1 for the Gram matrix G of a basis, as wide as its span."""
-    try:
-        factor = np.linalg.cholesky(gram)
-    except np.linalg.LinAlgError:
-        factor = np.zeros((1, 1))
-    diagonal = factor.diagonal()
-    if diagonal.min() > _WELL_APART * diagonal.max():
-        return _inverse(factor).T
+    with contextlib.suppress(np.linalg.LinAlgError):
+        factor: Doubles = np.linalg.cholesky(gram)
+        diagonal = factor.diagonal()
+        if diagonal.min() > _WELL_APART * diagonal.max():
+            return _inverse(factor).T
     # Directions of new rows may add up to the mean.
     sizes, turns = np.linalg.eigh(gram)
     keep = sizes > 1e-10 * sizes[-1]
     turn = turns[:, keep] / np.sqrt(sizes[keep])
     # A second factor: the first one is orthonormal to the digits that sizes lost only.
-    again: Doubles = turn @ _inverse(np.linalg.cholesky(turn.T @ gram @ turn)).T
-    return again
+    again: Doubles = np.linalg.cholesky(turn.T @ gram @ turn)
+    turned: Doubles = turn @ _inverse(again).T
+    return turned
 
 
 def _inverse(factor: Doubles) -> Doubles:
