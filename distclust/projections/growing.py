@@ -348,7 +348,7 @@ def _centred_subspace(
 def _orthonormalising(gram: Doubles) -> Doubles:
     """Return T with TᵀGT = 1 for the Gram matrix G of a basis, as wide as its span."""
     with contextlib.suppress(np.linalg.LinAlgError):
-        factor: Doubles = np.linalg.cholesky(gram)
+        factor = _cholesky(gram)
         diagonal = factor.diagonal()
         if diagonal.min() > _WELL_APART * diagonal.max():
             return _inverse(factor).T
@@ -357,9 +357,12 @@ def _orthonormalising(gram: Doubles) -> Doubles:
     keep = sizes > 1e-10 * sizes[-1]
     turn = turns[:, keep] / np.sqrt(sizes[keep])
     # A second factor: the first one is orthonormal to the digits that sizes lost only.
-    again: Doubles = np.linalg.cholesky(turn.T @ gram @ turn)
-    turned: Doubles = turn @ _inverse(again).T
+    turned: Doubles = turn @ _inverse(_cholesky(turn.T @ gram @ turn)).T
     return turned
+
+
+def _cholesky(gram: Doubles) -> Doubles:
+    return np.asarray(np.linalg.cholesky(gram), np.float64)
 
 
 def _inverse(factor: Doubles) -> Doubles:
