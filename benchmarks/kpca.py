@@ -57,7 +57,7 @@ class Sizes:
     rows: tuple[int, ...]
     tries: int = 3
     components: int = COMPONENTS
-    budget: int = 2_600_000_000  # which leaves a third of 4 GB for all else
+    budget: int = 2_200_000_000  # which leaves 1.8 of 4 GB for all else: three processes
 
 
 def rows_of(kind: str, n_rows: int) -> Doubles:
