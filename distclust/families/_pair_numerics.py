@@ -124,10 +124,10 @@ def bernoulli_row(groups: BernoulliGroups, k: int, others: Ints, out: Floats) ->
     A single row s has an affine predictive, log f(k ∪ x) = log f(k) + Σ log p0 + x·w, read
     eight columns at a time; a group s needs two table entries a column.
     """
-    is_alone = others.shape[0] > _FEW
-    if is_alone:
+    by_bytes = others.shape[0] > _FEW
+    if by_bytes:
         score_rows(groups, k, others, out)
-    score_groups(groups, k, others, is_alone, out)
+    score_groups(groups, k, others, by_bytes, out)
 
 
 @compiled

@@ -644,7 +644,7 @@ class Crew:
         if problems or is_damaged:
             self._warn_of(problems)
             self._warn("No checkpoint is whole; the work starts over.")
-        if is_damaged:
+        if is_damaged:  # members may have been brought elsewhere
             self._return_to(0)
         return _Led(0, as_restored(plan.begin()))
 

@@ -182,6 +182,7 @@ class ClientHands(Hands):
         for address, remote in list(self._remotes.items()):
             del self._remotes[address]
             self._make_ready(remote)
+        self._since = None  # roles may be large
         if not self._coming:
             self._refresh()
         self._is_opening = True
