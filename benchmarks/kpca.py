@@ -33,7 +33,7 @@ from distclust.projections.kernels import Kernel, Preparation
 from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.shards import KernelProducts, n_shards
 from distclust.projections.starting import near_block
-from distclust.projections.subspace import centred
+from distclust.projections.subspace import centred, orthonormal
 from distclust.store.objects import open_objects
 
 Doubles = npt.NDArray[np.float64]
@@ -337,7 +337,7 @@ def summarise_scale(results: Results) -> str:
 
 def make_overhead_sizes(size: Size) -> Sizes:
     """Ten and twenty thousand rows."""
-    return Sizes((10_000, 20_000), 7) if size == "full" else Sizes((600,), 1, 3)
+    return Sizes((10_000, 20_000), 11) if size == "full" else Sizes((600,), 1, 3)
 
 
 def run_overhead(sizes: Sizes) -> Results:
@@ -387,14 +387,14 @@ def _role(rows: Doubles) -> KernelProducts:
     return KernelProducts(rows, kernel, "float64", rows.mean(axis=0), _QUICKLY_TOUCHED)
 
 
-def _plan(role: KernelProducts, n_components: int, threads: int) -> Krylov:
+def _plan(role: KernelProducts, n_components: int, settle: Callable[[], None]) -> Krylov:
     """Find a block to start from, as a fit does."""
     n_rows = len(role.rows)
     preparation = Preparation(role.kernel, role.dtype, role.middle)
-    with grant_threads(threads):
-        width = block_width(n_components, n_rows)
-        block = near_block(preparation, role.rows, width, 0, preparation.tiles)
-    start = Subspace.starting_with(block, n_components)
+    width = block_width(n_components, n_rows)
+    near = near_block(preparation, role.rows, width, 0, preparation.tiles)
+    settle()
+    start = Subspace.starting_with(orthonormal(near), n_components)
     return Krylov(start, n_components, TOLERANCE, 1000, float(n_rows))
 
 
@@ -403,7 +403,7 @@ def _loop(role: KernelProducts, n_components: int, threads: int) -> Subspace:
     place = role.open(None, Room())
     members = range(n_shards(len(role.rows)))
     with one_blas_thread, grant_threads(threads):
-        plan = _plan(role, n_components, threads)
+        plan = _plan(role, n_components, lambda: None)
         state = plan.begin()
         while (order := plan.order(state)) is not None:
             reports = thread_map(lambda m: place.multiply(m, order), members, threads)
@@ -423,7 +423,7 @@ def _follow(
         vault = Vault(open_objects(folder), f"run-{time.monotonic_ns()}", "benchmark")
     crew = Crew(role, n_shards(len(role.rows)), vault=vault, **options)
     with one_blas_thread, crew, grant_threads(threads):  # as a fit does, and the loop
-        return crew.follow(_plan(role, n_components, threads))
+        return crew.follow(_plan(role, n_components, crew.settle))
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------

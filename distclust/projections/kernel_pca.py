@@ -42,7 +42,7 @@ from distclust.projections.krylov import Krylov, Subspace, block_width
 from distclust.projections.landmarks import Landmarks, project_block
 from distclust.projections.shards import KernelProducts, n_shards
 from distclust.projections.starting import near_block, random_block
-from distclust.projections.subspace import signs_of, times
+from distclust.projections.subspace import orthonormal, signs_of, times
 from distclust.seeding import check_seed
 from distclust.store import Matrix
 from distclust.store.objects import checksum
@@ -286,8 +286,9 @@ class KernelPCA(Projection):
     def _by_krylov(self, crew: Crew) -> Subspace:
         n_rows = self._rows.shape[0]
         width = block_width(self.n_components, n_rows)
-        block = near_block(self._preparation(), self._rows, width, self._seed, self._tiles_of)
-        start = Subspace.starting_with(block, self.n_components)
+        near = near_block(self._preparation(), self._rows, width, self._seed, self._tiles_of)
+        crew.settle()
+        start = Subspace.starting_with(orthonormal(near), self.n_components)
         self.__dict__.pop("objective_path_", None)
         return crew.follow(self._krylov(start))
 

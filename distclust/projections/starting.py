@@ -47,7 +47,7 @@ def near_block(
     seed: int,
     tiles_of: Callable[[RowArray], Sequence[Tile]],
 ) -> Doubles:
-    """Return orthonormal columns of mean 0 near the leading eigenvectors.
+    """Return columns of mean 0 near the leading eigenvectors, to be made orthonormal.
 
     Where products are cheap they are random, `width` of them, else more. `tiles_of` prepares
     all rows.
@@ -56,7 +56,7 @@ def near_block(
     n_columns = _WIDER * width
     n_sampled = max(_FEWEST_SAMPLED, _SAMPLED * n_columns)
     if n_sampled >= n_rows or preparation.kernel.is_product:
-        return random_block(n_rows, width, seed)
+        return _noise(n_rows, width, seed)
     noise = _noise(n_rows, n_columns, seed) / np.sqrt(n_rows)  # columns of length 1, about
     rng = generator(seed, "kernel PCA", "sample")
     chosen = np.sort(rng.choice(n_rows, n_sampled, replace=False))
@@ -70,7 +70,8 @@ def near_block(
         weights = vectors[:, :n_columns]
         near = centred(WeightedRows(preparation, tiles, weights).times_all(tiles_of(rows)))
         lengths = np.sqrt(np.einsum("ij,ij->j", near, near))
-        return orthonormal(near / np.where(lengths > 0, lengths, 1.0) + _NOISE * noise)
+        found: Doubles = near / np.where(lengths > 0, lengths, 1.0) + _NOISE * noise
+    return found
 
 
 def _values(preparation: Preparation, left: Tile, right: Tile) -> Doubles:
