@@ -565,15 +565,16 @@ def test_limit__one_more_is_503_and_those_within_wait_their_turn(sets: BayesianS
             return client.post("/api/query", json={"items": HERONS, "k": 7})
 
         waiting = [asyncio.ensure_future(send()) for _ in range(3)]
-        await until(lambda: service.desk.n_inside == 3)
+        # Who is inside may still be on the way to the thread.
+        await until(lambda: service.desk.n_inside == 3 and slow.n_begun > 0)
         refused = await send()
         described = (await client.get("/openapi.json")).json()
         check_described(refused, described)
         assert refused.status_code == 503
         assert int(refused.headers["retry-after"]) >= 1
-        assert slow.n_begun == 1  # one thread, one query at a time
         for path in ("/", "/healthz", "/metrics", "/api/info"):
             assert (await client.get(path)).status_code == 200
+        assert slow.n_begun == 1  # one thread, one query at a time
         slow.go.set()
         assert [(await each).status_code for each in waiting] == [200] * 3
         assert (await send()).status_code == 200
