@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import tempfile
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from distclust.engine.sessions import current_client, is_started_here, local_threads
 from distclust.errors import CapacityError, ClusterError, InputError
+
+Found = TypeVar("Found")
 
 _SHARE_OF_MEMORY = 0.8  # of what is free; the rest is for everybody else
 
@@ -45,13 +47,35 @@ def list_threads(client: Any) -> list[str]:
     return [address for i in rounds for address, n in sorted(threads.items()) if i < n]
 
 
+def look_at(client: Any, look: Callable[..., Found]) -> Found:
+    """Return ``look(dask_scheduler=...)``, a module-level function that changes nothing.
+
+    It runs on the scheduler. One in this process need not be asked, nor waited for: then it may
+    be at work meanwhile.
+    """
+    scheduler = _scheduler_here(client)
+    if scheduler is not None:
+        return look(dask_scheduler=scheduler)
+    with asking_scheduler():
+        found: Found = client.run_on_scheduler(look)
+    return found
+
+
+def _scheduler_here(client: Any) -> Any:
+    """Return the scheduler of a cluster that was started here, None if it is another's."""
+    if is_started_here(client):
+        scheduler = client.cluster.scheduler
+        if scheduler.status.name == "running":
+            return scheduler
+    return None
+
+
 def _threads_of_workers(client: Any) -> dict[str, int]:
     """Return how many threads every worker has, by address."""
-    if is_started_here(client):
-        scheduler = client.cluster.scheduler  # in this process: no need to ask, and to wait
-        if scheduler.status.name == "running":
-            return {worker.address: worker.nthreads for worker in list(scheduler.workers.values())}
-    with asking_scheduler():
+    scheduler = _scheduler_here(client)
+    if scheduler is not None:
+        return {worker.address: worker.nthreads for worker in list(scheduler.workers.values())}
+    with asking_scheduler():  # whatever is installed there
         return dict(client.nthreads())
 
 
@@ -119,7 +143,7 @@ def shares_disk() -> bool:
     if client is None:
         return True
     # While no worker is there, the scheduler has to speak for those to come.
-    addresses = list(worker_facts(client)) or [client.scheduler.address]
+    addresses = list(_threads_of_workers(client)) or [client.scheduler.address]
     own = _host(client.scheduler.address) if is_started_here(client) else None
     return all(_is_loopback(address) or _host(address) == own for address in addresses)
 

@@ -19,6 +19,7 @@ Array = npt.NDArray[Any]
 
 _LOWEST = np.int32(-(2**31) + 1)
 _NONE = np.int32(0)
+_ROUNDING = 1e-12  # of a score; far above that of a sum of logarithms
 DOUBT = -1
 WORD = 8  # bytes of a row that are scored at once
 
@@ -143,20 +144,56 @@ def choose_with_own(
 
 
 @compiled
+def _log_sum(terms: Array, first: int, stop: int, highest: float) -> float:
+    """log Σ exp of some terms, of which the highest is given."""
+    if stop - first == 1 or highest == -math.inf:
+        return highest
+    total = 0.0
+    for c in range(first, stop):
+        total += math.exp(terms[c] - highest)
+    return highest + math.log(total)
+
+
+@compiled
+def _highest_between(terms: Array, first: int, stop: int) -> float:
+    highest = -math.inf
+    for c in range(first, stop):
+        highest = max(highest, terms[c])
+    return highest
+
+
+@compiled
 def add_up_outcomes(joint: Array, starts: Array, scores: Array) -> None:
     """Add the components of every outcome in log space: (n, components) to (n, outcomes)."""
     for i in range(len(joint)):
         for g in range(len(starts) - 1):
-            highest = -math.inf
-            for c in range(starts[g], starts[g + 1]):
-                highest = max(highest, joint[i, c])
-            if starts[g + 1] - starts[g] == 1 or highest == -math.inf:
-                scores[i, g] = highest
+            highest = _highest_between(joint[i], starts[g], starts[g + 1])
+            scores[i, g] = _log_sum(joint[i], starts[g], starts[g + 1], highest)
+
+
+@compiled
+def choose_outcomes(joint: Array, starts: Array, chosen: Array) -> None:
+    """Fill `chosen` (n,) with the outcome of the highest score, the last one on ties.
+
+    As `add_up_outcomes` and `last_highest` say; but m components together exceed the highest of
+    them by log m at most, so most outcomes cannot win and need not be added up.
+    """
+    n_outcomes = len(starts) - 1
+    gains, tops = np.log((starts[1:] - starts[:-1]).astype(np.float64)), np.empty(n_outcomes)
+    for i in range(len(joint)):
+        highest = -math.inf
+        for g in range(n_outcomes):
+            tops[g] = _highest_between(joint[i], starts[g], starts[g + 1])
+            highest = max(highest, tops[g])
+        rounding = _ROUNDING * (1.0 + abs(highest))
+        best, place = -math.inf, n_outcomes - 1
+        for g in range(n_outcomes):
+            if tops[g] + gains[g] + rounding < highest:
                 continue
-            total = 0.0
-            for c in range(starts[g], starts[g + 1]):
-                total += math.exp(joint[i, c] - highest)
-            scores[i, g] = highest + math.log(total)
+            score = _log_sum(joint[i], starts[g], starts[g + 1], tops[g])
+            if score >= best:
+                best, place = score, g
+        chosen[i] = place
 
 
 @compiled

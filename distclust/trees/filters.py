@@ -19,12 +19,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from distclust.engine import local_threads, thread_map
 from distclust.families import Bernoulli, Family, is_sparse
 from distclust.store.objects import aligned_empty
 from distclust.trees import _filter_numerics as numerics
@@ -94,15 +96,16 @@ class Filter:
 
     def scores(self, block: Any) -> Floats:
         """Return log scores of all outcomes, shape (n, n_outcomes)."""
-        return self._scores(block, self.stats)
-
-    def _scores(self, block: Any, stats: Floats) -> Floats:
-        joint = self.family.log_predictive(block, stats) + self.log_weights
-        if self.n_outcomes == len(stats):
-            return np.asarray(joint)
+        joint = self._joint(block, self.stats)
+        if self.n_outcomes == joint.shape[1]:
+            return joint
         scores = np.empty((len(joint), self.n_outcomes))
         numerics.add_up_outcomes(joint, self.starts, scores)
         return scores
+
+    def _joint(self, block: Any, stats: Floats) -> Floats:
+        """Return log scores of all components, shape (n, components)."""
+        return np.asarray(self.family.log_predictive(block, stats) + self.log_weights)
 
     def only(self, outcomes: Indices) -> Filter:
         """Return the filter between some of the outcomes, ascending."""
@@ -114,14 +117,16 @@ class Filter:
         return Filter(self.family, take(self.components, kept), self.log_weights[kept], starts)
 
     def _decide(self, block: Any) -> Indices:
-        n_rows = block.shape[0]
-        chosen = np.empty(n_rows, np.int64)
         stats = self.stats
-        step = rows_at_once(block, len(stats))
-        for start in range(0, n_rows, step):
-            part = slice(start, start + step)
-            numerics.last_highest(self._scores(block[part], stats), chosen[part])
-        return chosen
+
+        def decide(rows: slice, chosen: Indices) -> None:
+            joint = self._joint(block[rows], stats)
+            if self.n_outcomes == len(stats):
+                numerics.last_highest(joint, chosen)
+            else:
+                numerics.choose_outcomes(joint, self.starts, chosen)
+
+        return by_parts(decide, block, len(stats))
 
     @functools.cached_property
     def _tables(self) -> Tables | None:
@@ -130,10 +135,22 @@ class Filter:
         return make_tables(self.family, self.stats, self.log_weights, slack)
 
 
-def rows_at_once(block: Any, n_components: int) -> int:
-    """Return how many rows are scored together, so that memory is bounded."""
+def by_parts(decide: Callable[[slice, Indices], None], block: Any, n_components: int) -> Indices:
+    """Return what `decide` fills in for some rows at a time, so that memory is bounded.
+
+    All threads that the work here may use take part: those of a block that is alone.
+    """
+    n_rows = block.shape[0]
     cells = _SPARSE_SCORE_CELLS if is_sparse(block) else _SCORE_CELLS
-    return max(256, cells // n_components)
+    step = max(256, cells // n_components)
+    chosen = np.empty(n_rows, np.int64)
+
+    def fill(start: int) -> None:
+        rows = slice(start, start + step)
+        decide(rows, chosen[rows])
+
+    thread_map(fill, range(0, n_rows, step), local_threads())
+    return chosen
 
 
 # ---- tables ------------------------------------------------------------------------------------

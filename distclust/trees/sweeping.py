@@ -28,7 +28,7 @@ from distclust.families import Bernoulli, Family, is_sparse
 from distclust.store import Matrix
 from distclust.store.codes import Codes
 from distclust.trees import _filter_numerics as numerics
-from distclust.trees.filters import Tables, make_tables, pack, rows_at_once
+from distclust.trees.filters import Tables, by_parts, make_tables, pack
 from distclust.trees.passes import NOWHERE, Digests, check_same
 
 Floats = npt.NDArray[np.float64]
@@ -92,17 +92,15 @@ class Clusters:
         return chosen
 
     def _decide(self, block: Any, own: Indices | None) -> Indices:
-        n_rows = block.shape[0]
-        chosen = np.empty(n_rows, np.int64)
-        step = rows_at_once(block, len(self.stats))
-        for start in range(0, n_rows, step):
-            part = slice(start, start + step)
-            scores = self.family.log_predictive(block[part], self.stats) + self.log_weights
+        def decide(rows: slice, chosen: Indices) -> None:
+            part = block[rows]
+            scores = self.family.log_predictive(part, self.stats) + self.log_weights
             if own is not None:
-                mine = own[part]
-                scores[np.arange(len(mine)), mine] = self.own_scores(block[part], mine)
-            numerics.last_highest(scores, chosen[part])
-        return chosen
+                mine = own[rows]
+                scores[np.arange(len(mine)), mine] = self.own_scores(part, mine)
+            numerics.last_highest(scores, chosen)
+
+        return by_parts(decide, block, len(self.stats))
 
     def own_scores(self, block: Any, own: Indices) -> Floats:
         """Return the score of each row's own cluster without the row, shape (n,)."""

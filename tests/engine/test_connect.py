@@ -283,8 +283,17 @@ def cluster_of(machines: dict[str, tuple[int, int]], scheduler: str = "tcp://10.
     return SimpleNamespace(
         scheduler_info=tell,
         scheduler=SimpleNamespace(address=scheduler),
+        nthreads=lambda: {address: threads for address, (_, threads) in machines.items()},
         close=lambda: None,
     )
+
+
+def started_for(addresses: list[str]) -> Any:
+    """Return a cluster of this process, with such workers."""
+    workers = {address: SimpleNamespace(address=address, nthreads=1) for address in addresses}
+    running = SimpleNamespace(name="running")
+    scheduler = SimpleNamespace(status=running, workers=workers)
+    return SimpleNamespace(scheduler=scheduler, close=lambda: None)
 
 
 GB = 10**9
@@ -328,7 +337,8 @@ def test_check_worker_memory__smallest_share_of_a_thread_counts(machines, smalle
 )
 def test_shares_disk__where_all_workers_are_on_this_machine(addresses, started_here, shared):
     client = cluster_of(dict.fromkeys(addresses, (GB, 1)))
-    cluster = SimpleNamespace(close=lambda: None) if started_here else None
+    cluster = started_for(addresses) if started_here else None
+    client.cluster = cluster
     with sessions.Session("there", client, cluster):
         assert engine.shares_disk() is shared
 

@@ -120,6 +120,27 @@ def test_ties__go_to_the_last_outcome():
     assert chosen.tolist() == [1, 2, 0, 2]
 
 
+def test_choose_outcomes__as_if_all_were_added_up(seed):
+    """Scores near each other and far apart, ties of whole outcomes, and nothing at all."""
+    rng = np.random.default_rng(seed)
+    starts = np.concatenate([[0], np.cumsum(rng.integers(1, 9, 30))])
+    joint = rng.choice([1e-9, 0.3, 5.0, 300.0], 200)[:, None] * rng.normal(size=(200, starts[-1]))
+    joint[50:100] = np.round(joint[50:100])
+    joint[100:110, starts[7] : starts[8]] = 4000.0
+    joint[105:110, starts[3]] = 4000.0 + math.log(starts[8] - starts[7])
+    joint[110:120] = 1.0
+    joint[120:125] = -math.inf
+    joint[125:150][rng.random((25, starts[-1])) < 0.9] = -math.inf
+    scores, expected = np.empty((200, 30)), np.empty(200, np.int64)
+    numerics.add_up_outcomes(joint, starts, scores)
+    numerics.last_highest(scores, expected)
+    chosen = np.empty(200, np.int64)
+    numerics.choose_outcomes(joint, starts, chosen)
+    np.testing.assert_array_equal(chosen, expected)
+    highest = np.searchsorted(starts, joint.argmax(axis=1), side="right") - 1
+    assert (expected != highest).any()  # sums, not single components, decide
+
+
 # ---- tables ------------------------------------------------------------------------------------
 
 

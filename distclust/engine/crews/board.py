@@ -83,12 +83,12 @@ def install_board(client: Any) -> None:
 
 
 def look_at_scheduler(dask_scheduler: Any) -> dict[str, Any]:
-    """Return what supervisors look at again and again; runs on the scheduler."""
+    """Return what supervisors look at again and again; runs on the scheduler, or beside it."""
     board = dask_scheduler.plugins.get(PLUGIN)
     return {
         "workers": {
             address: (worker.last_seen, worker.nthreads, worker.memory_limit)
-            for address, worker in dask_scheduler.workers.items()
+            for address, worker in list(dask_scheduler.workers.items())
             if worker.status.name in {"running", "paused"}
         },
         "draining": sorted(board.draining) if board else [],

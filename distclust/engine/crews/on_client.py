@@ -37,7 +37,7 @@ from distclust.engine.crews.role import Addition, Role, Room
 from distclust.engine.fetching import Patience, deliver_events
 from distclust.engine.sealing import Sealed, seal
 from distclust.engine.threads import grant_threads, one_blas_thread
-from distclust.engine.workers import asking_scheduler
+from distclust.engine.workers import asking_scheduler, look_at
 from distclust.errors import ClusterError, InputError
 
 HEARTBEAT_SECONDS = 60.0
@@ -288,8 +288,7 @@ class ClientHands(Hands):
     # ---- watching -------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        with asking_scheduler():
-            found = self._client.run_on_scheduler(look_at_scheduler)
+        found = look_at(self._client, look_at_scheduler)
         self._watched = now = time.monotonic()
         self._workers = {address: tuple(facts) for address, facts in found["workers"].items()}
         self._draining = set(found["draining"])
