@@ -163,20 +163,11 @@ def _highest_between(terms: Array, first: int, stop: int) -> float:
 
 
 @compiled
-def add_up_outcomes(joint: Array, starts: Array, scores: Array) -> None:
-    """Add the components of every outcome in log space: (n, components) to (n, outcomes)."""
-    for i in range(len(joint)):
-        for g in range(len(starts) - 1):
-            highest = _highest_between(joint[i], starts[g], starts[g + 1])
-            scores[i, g] = _log_sum(joint[i], starts[g], starts[g + 1], highest)
-
-
-@compiled
 def choose_outcomes(joint: Array, starts: Array, chosen: Array) -> None:
     """Fill `chosen` (n,) with the outcome of the highest score, the last one on ties.
 
-    As `add_up_outcomes` and `last_highest` say; but m components together exceed the highest of
-    them by log m at most, so most outcomes cannot win and need not be added up.
+    The score of an outcome is log Σ exp of its components. Together m of them exceed the highest
+    by log m at most, so most outcomes cannot win and need not be added up.
     """
     n_outcomes = len(starts) - 1
     gains, tops = np.log((starts[1:] - starts[:-1]).astype(np.float64)), np.empty(n_outcomes)

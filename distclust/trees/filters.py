@@ -97,11 +97,7 @@ class Filter:
     def scores(self, block: Any) -> Floats:
         """Return log scores of all outcomes, shape (n, n_outcomes)."""
         joint = self._joint(block, self.stats)
-        if self.n_outcomes == joint.shape[1]:
-            return joint
-        scores = np.empty((len(joint), self.n_outcomes))
-        numerics.add_up_outcomes(joint, self.starts, scores)
-        return scores
+        return np.asarray(np.logaddexp.reduceat(joint, self.starts[:-1], axis=1))
 
     def _joint(self, block: Any, stats: Floats) -> Floats:
         """Return log scores of all components, shape (n, components)."""
