@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from distclust.compiled import compiled
 
 Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 
 _LOG2_E = 1.4426950408889634
 # log 2 in two parts, the first with so few digits that whole multiples of it are exact.
@@ -16,6 +19,7 @@ _LOG_2_REST = float.fromhex("0x1.cf79abc9e3b39p-40")
 _TO_WHOLE = 1.5 * 2.0**52  # added to a number, it leaves the nearest whole one in the last bits
 _BIAS = 1023  # of the exponent of a double
 _LEAST = -708.0  # below it e to the power is nothing
+_AT_ONCE = 1024
 
 # 1 / k!
 _C2, _C3, _C4, _C5 = 1 / 2, 1 / 6, 1 / 24, 1 / 120
@@ -52,3 +56,18 @@ def raise_e(exponents: Doubles) -> None:
     """Raise e to the power of each, in place; see `exponential`."""
     for i in range(exponents.size):
         exponents[i] = exponential(exponents[i])
+
+
+@compiled
+def round_in_place(numbers: Floats, rounded: Floats) -> None:
+    """Round doubles into the first half of the memory they are in, from the first one on.
+
+    By way of other memory, so that several at once are not in each other's way.
+    """
+    some = np.empty(_AT_ONCE, np.float32)
+    for start in range(0, numbers.size, _AT_ONCE):
+        whole, half = numbers[start : start + _AT_ONCE], rounded[start : start + _AT_ONCE]
+        for i in range(len(whole)):
+            some[i] = np.float32(whole[i])
+        for i in range(len(whole)):
+            half[i] = some[i]

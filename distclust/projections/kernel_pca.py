@@ -351,8 +351,14 @@ class KernelPCA(Projection):
         return plan, plan.begun(start)
 
     def _krylov(self, start: Subspace) -> Krylov:
-        scale = self._scale()
-        return Krylov(start, self.n_components, self._tolerance(), self.max_iter, scale)
+        return Krylov(
+            start,
+            self.n_components,
+            self._tolerance(),
+            self.max_iter,
+            self._scale(),
+            may_round=self._kernel.is_bounded,
+        )
 
     def _keep(self, found: Subspace, *, is_final: bool = True) -> None:
         """Set the fitted attributes from a subspace."""
@@ -368,7 +374,8 @@ class KernelPCA(Projection):
         self.n_iter_ = found.n_products
         self._describe()
         lowest = float(values[-1])
-        rounding = _ROUNDING if self.dtype == "float64" else _SINGLE_ROUNDING
+        is_exact = self.dtype == "float64" and not self._kernel.is_bounded
+        rounding = _ROUNDING if is_exact else _SINGLE_ROUNDING
         if lowest < -max(_NEGATIVE * abs(values[0]), rounding * self._scale()):
             warnings.warn(
                 f"The kernel has negative eigenvalues, down to {lowest:.6g} (the largest is "
@@ -509,7 +516,8 @@ class KernelPCA(Projection):
 
     def _diagonal(self, rows: RowArray) -> Doubles:
         """Return κ(x, x) of rows as they are multiplied: moved to the middle, if they are."""
-        return self._kernel.diagonal(rows if self._middle is None else rows - self._middle)
+        is_moved = self._middle is not None and not self._kernel.ignores_shifts
+        return self._kernel.diagonal(rows - self._middle if is_moved else rows)
 
     def _tolerance(self) -> float:
         return max(float(self.tolerance), 2e-6 if self.dtype == "float32" else 1e-14)

@@ -70,6 +70,11 @@ class Kernel:
         return self.name == "rbf"
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether values that a matrix is filled with are at most 1: they do well rounded."""
+        return self.name == "rbf"
+
+    @property
     def is_callable(self) -> bool:
         """Whether the user wrote it."""
         return self.name not in NAMED_KERNELS

@@ -41,6 +41,8 @@ _WIDEST = 12  # blocks of a basis before it is thinned out
 _KEPT = 3  # blocks that stay then
 _DONE = 0.1  # of the residual allowed: below it a column is not multiplied any more
 _SURE = 0.7  # of the residual allowed: what a step without a product is to come to
+_SINGLE = 4e-7  # of √N entries: more than single precision adds to a product
+_UNNOTICED = 5e-4  # of the residual allowed
 _ROUNDING = 1e-15
 _ZERO = 1e-9  # of the largest Ritz value: below it nothing is divided by a value
 
@@ -133,6 +135,9 @@ class Krylov(Plan[Subspace]):
         Columns of a block; 0: `block_width`.
     probe
         What judges a last step without a product, or None: then residuals are always exact.
+    may_round
+        Whether entries of the matrix are at most 1, so that products may be asked for in single
+        precision where that is enough.
     """
 
     start: Subspace
@@ -142,6 +147,7 @@ class Krylov(Plan[Subspace]):
     scale: float
     width: int = 0
     probe: Probe | None = None
+    may_round: bool = False
     _basis: Columns = field(init=False, repr=False)
     _product: Columns = field(init=False, repr=False)
 
@@ -169,7 +175,21 @@ class Krylov(Plan[Subspace]):
         block = state.block
         if len(state.row_sums) == 0:
             block = np.column_stack([block, np.ones(len(block))])
-        return Product(block)
+        return Product(block, in_single=self._suits_single(state))
+
+    def _suits_single(self, state: Subspace) -> bool:
+        """Whether rounding a product to single precision would not be noticed.
+
+        What follows residuals of length r in a better Ritz pair (θ, v) is about r / θ of it, and
+        that share of what rounding adds to products is added to its residual. Roundings of N
+        entries have random signs: they add up as √N.
+        """
+        q = self.n_components
+        if not self.may_round or len(state.values) < q or state.values[q - 1] <= 0:
+            return False
+        share = float(state.residuals.max() / state.values[q - 1])
+        added = _SINGLE * self.scale / np.sqrt(len(state.block))
+        return bool(share * added <= _UNNOTICED * self._allowed(state))
 
     def is_converged(self, state: Subspace) -> bool:
         """Whether all residuals are within the tolerance."""
@@ -187,13 +207,15 @@ class Krylov(Plan[Subspace]):
             row_sums = state.row_sums
             if len(row_sums) == 0:
                 row_sums, product = product[:, -1].copy(), product[:, :-1]
-            basis = self._basis.beside(state.basis, state.block)
-            before = self._worst(state)
+            before, block = self._worst(state), state.block
+            # What is between old columns and new ones is told by old products: they may be more
+            # exact, and the Ritz vectors depend on it as they are.
+            columns = inner(state.product, block), inner(block, product)
             state = replace(
                 state,
-                basis=basis,
+                basis=self._basis.beside(state.basis, block),
                 product=self._product.beside(state.product, product),
-                projected=bordered(state.projected, inner(basis, product)),
+                projected=bordered(state.projected, np.concatenate(columns)),
                 row_sums=row_sums,
                 n_products=state.n_products + 1,
             )

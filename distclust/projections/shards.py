@@ -3,6 +3,9 @@
 A round is one product Y = K Z (spec 4.4). The block Z goes to every process once, N k numbers;
 a member returns its rows of Y, N k numbers in all. Tiles of K stay where they were evaluated
 as far as memory allows, and are evaluated again where it does not: the bits are the same.
+
+A product may be asked for in single precision, where it adds little to what is known. It reads half
+as much: tiles are rounded in their places then, and evaluated again if they are needed whole.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import psutil
 
 from distclust.engine import Addition, Role, Room, local_threads, thread_map
 from distclust.engine.held import RowArray, are_equal, is_sparse, stacked
+from distclust.projections._numerics import round_in_place
 from distclust.projections._product_numerics import ADD, multiply
 from distclust.projections.kernels import TILE, Floats, Kernel, Preparation, Tile
 from distclust.projections.products import cut_block, inner_product
@@ -26,7 +30,6 @@ from distclust.projections.products import cut_block, inner_product
 Doubles = npt.NDArray[np.float64]
 
 _AUTO_SHARE = 0.5  # of a worker's memory limit, or of what is free in this process
-_STRIP = 128  # rows or columns of a tile that are evaluated at a time
 _TILES_AT_ONCE = 32  # tens of MB; what is not touched takes no memory
 
 
@@ -37,9 +40,18 @@ def n_shards(n_rows: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """An order: multiply the kernel matrix with a block of shape (n_rows, k)."""
+    """An order: multiply the kernel matrix with a block of shape (n_rows, k).
+
+    Attributes
+    ----------
+    block
+        The block.
+    in_single
+        Whether tiles and the block are rounded to single precision before.
+    """
 
     block: Doubles
+    in_single: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,8 +169,9 @@ class Workplace:
         self._role = role
         self._preparation = Preparation(role.kernel, role.dtype, role.middle)
         self._rows = self._prepared(previous)
-        self._is_by_strips = not (role.kernel.is_callable or is_sparse(role.rows))
+        self._is_by_rows = not (role.kernel.is_callable or is_sparse(role.rows))
         self._tiles: dict[tuple[int, int], Floats] = {}
+        self._rounded: set[tuple[int, int]] = set()  # of those that are kept
         self._memory = _TileMemory(self._preparation.dtype, tile_budget)
         self._lock = threading.Lock()
         self._made: tuple[Product, Any] | None = None  # of the present block
@@ -207,7 +220,7 @@ class Workplace:
         longer = {
             i: a.n
             for i, (a, b) in enumerate(both)
-            if i not in same and self._is_by_strips and are_equal(a.rows[: a.n], b.rows[: a.n])
+            if i not in same and self._is_by_rows and are_equal(a.rows[: a.n], b.rows[: a.n])
         }
         incomplete = []
         for (i, j), tile in previous._tiles.items():
@@ -218,17 +231,30 @@ class Workplace:
                     incomplete.append((i, j, tile, longer[last]))
             else:
                 self._memory.give_back(tile)
+        self._rounded = previous._rounded & self._tiles.keys()
         previous._tiles = {}
-        thread_map(lambda one: self._evaluate(*one), incomplete, local_threads())
+        thread_map(lambda one: self._complete(*one), incomplete, local_threads())
+
+    def _complete(self, i: int, j: int, tile: Floats, n_known: int) -> None:
+        """Evaluate what is new of a tile, of whose later rows the first are known."""
+        if (i, j) not in self._rounded:
+            self._evaluate(i, j, tile, n_known)
+            return
+        whole, rounded = self._evaluate(i, j, self._spare(), n_known), _in_single(tile)
+        new = slice(n_known, self._rows[max(i, j)].n)
+        part = (new, slice(None)) if i > j else (slice(None), new)
+        rounded[part] = whole[part]
 
     def multiply(self, member: int, order: Product) -> Doubles:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""
         if self._role.kernel.is_product:
             return self._multiply_rows(member, order)
-        panels = self._once(order, cut_block)
+        in_single = order.in_single and self._preparation.dtype == np.float64
+        panels = self._once(order, cut_block, np.float32 if in_single else self._preparation.dtype)
         total = np.zeros((TILE, order.block.shape[1]))
         for j, panel in enumerate(panels):
-            multiply(self._tile(member, j), panel, total, ADD)
+            tile = self._rounded_tile(member, j) if in_single else self._tile(member, j)
+            multiply(tile, panel, total, ADD)
         return total[: self._rows[member].n]
 
     def _multiply_rows(self, member: int, order: Product) -> Doubles:
@@ -239,47 +265,54 @@ class Workplace:
 
     def _rows_by_block(self, order: Product) -> Any:
         """Return Xᵀ Z, shape (features, k), computed once for all shards here."""
-        return self._once(order, inner_product)
+        return self._once(order, inner_product, self._preparation.dtype)
 
-    def _once(self, order: Product, make: Callable[..., Any]) -> Any:
+    def _once(self, order: Product, make: Callable[..., Any], dtype: Any) -> Any:
         """Return what is made of rows and Z, once for all shards here."""
         with self._lock:
             if self._made is None or self._made[0] is not order:
-                self._made = order, make(order.block, self._rows, self._preparation.dtype)
+                self._made = order, make(order.block, self._rows, dtype)
             return self._made[1]
 
     def _tile(self, i: int, j: int) -> Floats:
         """Return κ of rows i with rows j, kept or evaluated again."""
         kept = self._tiles.get((i, j))
-        if kept is not None:
+        if kept is not None and (i, j) not in self._rounded:
             return kept
-        memory = self._memory.take()
+        memory = self._memory.take() if kept is None else kept
         if memory is None:
             return self._evaluate(i, j, self._spare())
-        values = self._evaluate(i, j, memory)
-        self._tiles[i, j] = values
-        return values
+        self._tiles[i, j] = self._evaluate(i, j, memory)
+        self._rounded.discard((i, j))
+        return memory
+
+    def _rounded_tile(self, i: int, j: int) -> Floats:
+        """Return the same in single precision, in memory that it then takes half of."""
+        tile = self._tiles[i, j] if (i, j) in self._rounded else self._tile(i, j)
+        if (i, j) not in self._rounded:
+            round_in_place(tile.reshape(-1), _in_single(tile).reshape(-1))
+            if (i, j) in self._tiles:
+                self._rounded.add((i, j))
+        return _in_single(tile)
 
     def _evaluate(self, i: int, j: int, out: Floats, n_known: int = 0) -> Floats:
-        """Evaluate a tile, of whose later rows the first are known.
+        """Evaluate a tile, of whose later rows the first are known; zero where one is padding.
 
-        By strips of these rows, always the same ones: the bits do not depend on what is known.
-        Of rows that are only padding, strips are zero.
+        Every number is computed for itself: the bits do not depend on what is known.
         """
         left, right = self._rows[i], self._rows[j]
-        if not self._is_by_strips:
+        if not self._is_by_rows:
             return self._preparation.values(left, right, out)
-        is_below = i >= j
-        n_later = left.n if is_below else right.n
-        for start in range(n_known - n_known % _STRIP, n_later, _STRIP):
-            strip = slice(start, start + _STRIP)
-            if is_below:
-                self._preparation.values(left.part(strip), right, out[strip])
-            else:
-                self._preparation.values(left, right.part(strip), out[:, strip])
+        n_later = (left if i >= j else right).n
+        new = slice(n_known, n_later)
+        if n_later - n_known == TILE:
+            self._preparation.values(left, right, out)
+        elif i >= j:
+            self._preparation.values(left.part(new), right, out[new])
+        else:
+            self._preparation.values(left, right.part(new), out[:, new])
         if n_known == 0:
-            padding = slice(n_later + -n_later % _STRIP, TILE)
-            out[padding if is_below else slice(None), slice(None) if is_below else padding] = 0.0
+            out[(slice(n_later, TILE),) if i >= j else (slice(None), slice(n_later, TILE))] = 0.0
         return out
 
     def _spare(self) -> Floats:
@@ -318,6 +351,12 @@ class _TileMemory:
         """Take back the memory of a tile that is not kept any more."""
         with self._lock:
             self._free.append(tile)
+
+
+def _in_single(tile: Floats) -> Floats:
+    """Return the first half of a tile's memory as a tile in single precision."""
+    found: Floats = tile.reshape(-1).view(np.float32)[: tile.size].reshape(tile.shape)
+    return found
 
 
 def _or_nothing(middle: Floats | None) -> Floats:

@@ -150,12 +150,16 @@ def projection_error(basis: np.ndarray, vectors: np.ndarray) -> float:
 
 
 def check_as_exact(model: KernelPCA, raw: np.ndarray, tolerance: float = 1e-6) -> None:
-    """The model is that of all rows, to its tolerance, and its residuals are true."""
+    """The model is that of all rows, to its tolerance, and its residuals are true.
+
+    They are to a small part of the tolerance: as far as products may be rounded.
+    """
     truth = oracle.fit(raw)
     largest, q = truth.values[0], len(model.eigenvalues_)
     assert model.components_.shape == (q, len(raw))
     wanted = oracle.true_residuals(truth.matrix, model.eigenvalues_, model.components_)
-    np.testing.assert_allclose(model.residuals_, wanted, atol=1e-11 * largest)
+    unnoticed = max(5e-4 * tolerance, 1e-11)
+    np.testing.assert_allclose(model.residuals_, wanted, atol=unnoticed * largest)
     assert wanted.max() <= tolerance * largest * 1.001
     error = np.abs(model.eigenvalues_ - truth.values[:q])
     assert (error <= model.residuals_ + 1e-11 * largest).all()
@@ -242,14 +246,17 @@ def test_partial_fit__of_rows_far_from_the_first():
 
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 def test_partial_fit__of_a_model_that_was_loaded(kernel, tmp_path):
-    rows = make_rows(80)
-    model = KernelPCA(3, kernel=kernel, gamma=0.2, random_state=0, tolerance=1e-4).fit(rows[:60])
+    rows, tolerance = make_rows(80), 1e-4
+    model = KernelPCA(3, kernel=kernel, gamma=0.2, random_state=0, tolerance=tolerance)
+    model.fit(rows[:60])
     model.save(tmp_path / "model")
     for online in (False, True):
         loaded = distclust.load(tmp_path / "model").partial_fit(rows[60:], online=online)
         truth = oracle.fit(oracle.kernel_matrix(rows, None, kernel, 0.2))
         wanted = oracle.true_residuals(truth.matrix, loaded.eigenvalues_, loaded.components_)
-        np.testing.assert_allclose(loaded.residuals_, wanted, atol=1e-11 * truth.values[0])
+        # Products of the RBF kernel are rounded as far as that is not noticed.
+        unnoticed = 5e-4 * tolerance if kernel == "rbf" else 1e-11
+        np.testing.assert_allclose(loaded.residuals_, wanted, atol=unnoticed * truth.values[0])
 
 
 def test_partial_fit__after_em(seed):

@@ -36,11 +36,15 @@ def make_plan(q, n=N, tolerance=1e-10, max_iter=1000, scale=1.0, seed=0) -> Kryl
 def follow(plan: Krylov, matrix: np.ndarray, look=None) -> Subspace:
     state = plan.begin()
     while (order := plan.order(state)) is not None:
-        product = matrix @ order.block
+        product = rounded(matrix, order.block) if order.in_single else matrix @ order.block
         state = plan.absorb(state, [product[:7], product[7:50], product[50:]])
         if look is not None:
             look(state)
     return state
+
+
+def rounded(matrix: np.ndarray, block: np.ndarray) -> np.ndarray:
+    return (matrix.astype(np.float32) @ block.astype(np.float32)).astype(np.float64)
 
 
 def wanted_vectors(state: Subspace) -> np.ndarray:
@@ -62,6 +66,36 @@ def check_state(state: Subspace, matrix: np.ndarray) -> None:
     if state.block.shape[1]:
         assert np.abs(state.basis.T @ state.block).max() < 1e-11
         np.testing.assert_allclose(state.block.mean(axis=0), 0.0, atol=1e-13)
+
+
+@pytest.mark.parametrize("q", [1, 6])
+@pytest.mark.parametrize("tolerance", [1e-4, 1e-6, 1e-9])
+@pytest.mark.parametrize("gamma", [1e-5, 1e-2, 0.1, 3.0])
+def test_rounding__is_not_noticed(gamma, tolerance, q, seed):
+    """Residuals are true to a small part of the tolerance, also where all entries are alike."""
+    rng = np.random.default_rng(seed)
+    rows = 2.0 * rng.normal(size=(5, 4))[rng.integers(5, size=N)] + rng.normal(size=(N, 4))
+    matrix = oracle.kernel_matrix(rows, gamma=gamma)
+    plan = make_plan(q, tolerance=tolerance, scale=N, seed=seed)
+    found = follow(replace(plan, may_round=True), matrix)
+    truth = oracle.fit(matrix)
+    true = oracle.true_residuals(truth.matrix, found.values[:q], wanted_vectors(found).T)
+    np.testing.assert_allclose(found.residuals, true, atol=5e-4 * tolerance * truth.values[0])
+    assert found.residuals.max() <= tolerance * found.values[0]
+
+
+def test_rounding__only_where_it_is_allowed_and_residuals_are_small():
+    rows = np.random.default_rng(0).normal(size=(N, 4))
+    matrix = oracle.kernel_matrix(rows, gamma=0.2)
+    for may_round in (False, True):
+        plan = replace(make_plan(3, tolerance=1e-6, scale=N), may_round=may_round)
+        state, asked = plan.begin(), []
+        while (order := plan.order(state)) is not None:
+            asked.append(order.in_single)
+            state = plan.absorb(state, [matrix @ order.block])
+        assert asked[0] is False
+        assert any(asked) == may_round
+        assert asked == sorted(asked)  # from some round on
 
 
 @pytest.mark.parametrize("q", [1, 3, 12])

@@ -65,6 +65,32 @@ def test_product__is_the_dense_one(name, layout):
     np.testing.assert_allclose(single, wanted, atol=1e-5 * np.abs(matrix).sum(axis=1).max())
 
 
+@pytest.mark.parametrize("layout", [np.asarray, sp.csr_array])
+def test_product__in_single_precision(layout):
+    """That of tiles and a block that were rounded; whole numbers are there again when wanted."""
+    dense, block = make_rows(), make_block()
+    rows = layout(dense)
+    role = make_role(rows)
+    place, rounded = role.open(None, Room()), Product(block, in_single=True)
+    exact = product(role, Product(block), place)
+    found = product(role, rounded, place)
+    assert np.abs(found - exact).max() > 1e-9
+    matrix = oracle.kernel_matrix(dense, gamma=GAMMA).astype(np.float32).astype(np.float64)
+    wanted = matrix @ block.astype(np.float32).astype(np.float64)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert place.n_tiles == 36
+    np.testing.assert_array_equal(product(role, rounded, place), found)
+    np.testing.assert_array_equal(product(role, Product(block), place), exact)
+    for budget in (1, 7 * TILE_BYTES):
+        np.testing.assert_array_equal(product(make_role(rows, budget=budget), rounded), found)
+
+
+def test_product__in_single_precision_is_as_any_with_float32():
+    role, block = make_role(make_rows(), dtype="float32"), make_block()
+    found = product(role, Product(block, in_single=True))
+    np.testing.assert_array_equal(found, product(role, Product(block)))
+
+
 def test_centring__a_product_between_two_means(rng):
     """H(K(HZ)) is the centred matrix times Z (spec 2.1)."""
     rows, z = make_rows(), make_block()
@@ -152,7 +178,7 @@ def test_taking_over__tiles_of_rows_that_stay(name, n_more):
 
 
 def test_taking_over__evaluates_only_what_is_new(monkeypatch):
-    """A strip of rows or columns of the tiles that were not whole, in place."""
+    """Some rows or columns of the tiles that were not whole, in place."""
     rows = make_rows(N + 3)
     place = make_role(rows[:N], "poly").open(None, Room())
     product(place._role, Product(make_block(N)), place)
@@ -163,28 +189,24 @@ def test_taking_over__evaluates_only_what_is_new(monkeypatch):
         sizes.append(out.size)
         return plain(preparation, left, right, out)
 
-    monkeypatch.setattr(shards, "_STRIP", 4)
     monkeypatch.setattr(Preparation, "values", spy)
     before = {key: tile.ctypes.data for key, tile in place._tiles.items()}
     new = make_role(rows, "poly").open(place, Room())
     last = max(new._tiles)[0]
-    assert len(sizes) > 0
-    assert sum(sizes) <= 2 * last * TILE * 8  # two strips of each tile at most
+    assert sum(sizes) == 2 * last * TILE * 3  # three rows, and as many columns
     assert all(before[key] == tile.ctypes.data for key, tile in new._tiles.items())
     check_right(new, rows, "poly")
 
 
 @pytest.mark.parametrize("n_last", [4, 7, 8])
-@pytest.mark.parametrize("n_more", [0, 1, 4])
-def test_taking_over__where_strips_end(n_last, n_more, monkeypatch):
-    monkeypatch.setattr(shards, "_STRIP", 4)
+@pytest.mark.parametrize("n_more", [0, 1, 4, 8])
+def test_taking_over__rows_that_begin_or_end_a_tile(n_last, n_more):
     rows = make_rows(2 * TILE + n_last + n_more)
     check_right(reopened(make_role(rows[: len(rows) - n_more]), make_role(rows)), rows, "rbf")
 
 
-def test_product__whatever_memory_held_before(monkeypatch):
+def test_product__whatever_memory_held_before():
     """Padding is not evaluated, and must not tell on the numbers or make noise."""
-    monkeypatch.setattr(shards, "_STRIP", 4)
     rows = make_rows(2 * TILE + 3)
     role = make_role(rows, budget=9 * TILE_BYTES)
     place = role.open(None, Room())
@@ -207,6 +229,20 @@ def test_taking_over__not_of_rows_that_changed(changed):
     place = reopened(make_role(rows, "poly"), make_role(other, "poly"))
     assert place.n_tiles == (24 if changed < 5 else 25)  # 4 or 5 rows of tiles, and the last
     check_right(place, other, "poly")
+
+
+@pytest.mark.parametrize("n_more", [0, 3, 2 * TILE])
+def test_taking_over__rounded_tiles(n_more):
+    rows = make_rows(N + n_more)
+    old, new = make_role(rows[:N]), make_role(rows)
+    rounded = Product(make_block(len(rows)), in_single=True)
+    wanted = product(new, rounded)
+    place = old.open(None, Room())
+    product(old, Product(make_block(), in_single=True), place)
+    place = new.open(place, Room())
+    assert place.n_tiles >= 35
+    np.testing.assert_array_equal(product(new, rounded, place), wanted)
+    check_right(place, rows, "rbf")
 
 
 def check_right(place, rows, name):
