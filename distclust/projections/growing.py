@@ -241,11 +241,10 @@ def grown(joined: Joined, known: Known, n_components: int, seed: int, *, online:
             extension = ends @ known.vectors.T
         entries = np.column_stack([extension, own])
         product = corner.right(np.column_stack([entries, np.ones(n_new)]), known.product)
-        product, row_sums = product[:-1], product[-1].copy()
-        row_sums[:n_old] += known.row_sums
-        row_sums[n_old:] += sums_below
+        product[-1, :n_old] += known.row_sums
+        product[-1, n_old:] += sums_below
         product[:width, n_old:] += below.T
-        return _centred_subspace(known, below, entries, product.T, row_sums, n_components)
+        return _centred_subspace(known, below, entries, product.T, n_components)
 
 
 def _own_directions(
@@ -275,9 +274,12 @@ def _own_directions(
     common += known.row_sums.mean() / len(known.basis)
     common -= means[:, None] + means[chosen]
     common -= (extension * known.values) @ extension[chosen].T
-    values, vectors = ritz(common[chosen])
-    is_large = values * (n_new / len(chosen)) > _TELLING * max(last, 1e-300)
-    n_kept = min(int(np.count_nonzero(is_large)), n_components)
+    among = common[chosen]
+    large = _TELLING * max(last, 1e-300) * len(chosen) / n_new
+    if np.linalg.norm(among) <= large:  # which no eigenvalue exceeds
+        return np.empty((n_new, 0))
+    values, vectors = ritz(among)
+    n_kept = min(int(np.count_nonzero(values > large)), n_components)
     found: Doubles = np.linalg.qr(common @ vectors[:, :n_kept])[0]
     return found
 
@@ -300,18 +302,19 @@ def _centred_subspace(
     known: Known,
     below: Doubles,
     entries: Doubles,
-    product: Doubles,
-    row_sums: Doubles,
+    with_sums: Doubles,
     n_components: int,
 ) -> Subspace:
     """Return the Ritz vectors of a basis that is neither centred nor orthonormal.
 
     Its columns are `entries` in new rows; in old rows the first ones are the known basis, the
-    others zero. K(B − 1mᵀ) = K B − (K 1)mᵀ, so centring needs no product; and it is done where
-    the matrices are small, before and after they are turned. Of the known basis U, UᵀU = 1,
-    Uᵀ K₁₁ U and K₂₁ U, which is `below`, are at hand.
+    others zero. K times them, and K 1 as one column more, is `with_sums`. K(B − 1mᵀ) =
+    K B − (K 1)mᵀ, so centring needs no product; and it is done where the matrices are small,
+    before they are turned. Of the known basis U, UᵀU = 1, Uᵀ K₁₁ U and K₂₁ U, which is `below`,
+    are at hand.
     """
     old = known.basis
+    product, row_sums = with_sums[:, :-1], with_sums[:, -1]
     n_rows, (n_old, width) = len(row_sums), old.shape
     beside = product[n_old:]
     means = entries.sum(axis=0) / n_rows  # of the known basis they are 0
@@ -330,15 +333,15 @@ def _centred_subspace(
     room = len(values) + _ROOM * n_components
     basis, raised = (with_room(len(values), n_rows, room) for _ in range(2))
     shifts = means @ turn
-    times(old, turn[:width], basis[:n_old], (np.ones(n_old), shifts))
+    times(old, turn[:width], basis[:n_old], less=shifts)
     basis[n_old:] = entries @ turn - shifts
-    times(product, turn, raised, (row_sums, shifts))
+    times(with_sums, np.vstack([turn, -shifts]), raised)
     state = Subspace.starting_with(np.empty((n_rows, 0)), n_components)
     return replace(
         state,
         basis=basis,
         product=raised,
-        row_sums=row_sums,
+        row_sums=row_sums.copy(),
         projected=np.diag(values),
         values=values,
         vectors=np.eye(len(values)),

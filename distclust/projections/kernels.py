@@ -227,14 +227,17 @@ class Preparation:
         return Tile(padded_rows, facing, squared_norms(padded_rows), len(rows))
 
     def _exponents(self, moved: Floats, n_rows: int) -> Tile:
-        """Return rows with two more columns, so that the product is the exponent: −γ‖x − y‖²."""
+        """Return rows with two more columns, so that the product is the exponent: −γ‖x − y‖².
+
+        These come first: then it is the same to the last bit whichever of two rows is the left one.
+        """
         left = np.zeros((n_rows, moved.shape[1] + 2), self.dtype)
-        scaled = left[:, :-2]
+        scaled = left[:, 2:]
         scaled[: len(moved)] = moved * np.sqrt(2.0 * self.kernel.gamma)
         exponent = squared_norms(scaled) / -2.0
         right = left.copy()
-        left[:, -2] = right[:, -1] = exponent
-        left[:, -1] = right[:, -2] = 1.0
+        left[:, 0] = right[:, 1] = exponent
+        left[:, 1] = right[:, 0] = 1.0
         facing = panels_of(right.T, self.dtype)
         return Tile(left, facing, exponent / -self.kernel.gamma, len(moved))
 

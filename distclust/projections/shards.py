@@ -11,6 +11,7 @@ as much: tiles are rounded in their places then, and evaluated again if they are
 from __future__ import annotations
 
 import math
+import operator
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -228,22 +229,33 @@ class Workplace:
             if first in same and (last in same or last in longer):
                 self._tiles[i, j] = tile
                 if last in longer:
-                    incomplete.append((i, j, tile, longer[last]))
+                    incomplete.append((i, j))
             else:
                 self._memory.give_back(tile)
         self._rounded = previous._rounded & self._tiles.keys()
         previous._tiles = {}
-        thread_map(lambda one: self._complete(*one), incomplete, local_threads())
+        for side in (operator.gt, operator.lt):  # what is below the diagonal first
+            some = [pair for pair in incomplete if side(*pair)]
+            thread_map(lambda pair: self._complete(*pair, longer[max(pair)]), some, local_threads())
 
-    def _complete(self, i: int, j: int, tile: Floats, n_known: int) -> None:
-        """Evaluate what is new of a tile, of whose later rows the first are known."""
-        if (i, j) not in self._rounded:
-            self._evaluate(i, j, tile, n_known)
-            return
-        whole, rounded = self._evaluate(i, j, self._spare(), n_known), _in_single(tile)
+    def _complete(self, i: int, j: int, n_known: int) -> None:
+        """Fill in what is new of a tile, of whose later rows the first are known."""
         new = slice(n_known, self._rows[max(i, j)].n)
-        part = (new, slice(None)) if i > j else (slice(None), new)
-        rounded[part] = whole[part]
+        is_rounded = (i, j) in self._rounded
+        if i < j and (j, i) in self._tiles and is_rounded == ((j, i) in self._rounded):
+            # The matrix is symmetric to the last bit.
+            self._seen(i, j)[:, new] = self._seen(j, i)[new].T
+        elif is_rounded:
+            whole = self._evaluate(i, j, self._spare(), n_known)
+            part = (new, slice(None)) if i > j else (slice(None), new)
+            self._seen(i, j)[part] = whole[part]
+        else:
+            self._evaluate(i, j, self._tiles[i, j], n_known)
+
+    def _seen(self, i: int, j: int) -> Floats:
+        """Return a tile that is kept as it is now."""
+        tile = self._tiles[i, j]
+        return _in_single(tile) if (i, j) in self._rounded else tile
 
     def multiply(self, member: int, order: Product) -> Doubles:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""

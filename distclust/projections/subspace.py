@@ -68,7 +68,7 @@ def times(
     tall: Doubles,
     small: Doubles,
     out: Doubles | None = None,
-    less: tuple[Doubles, Doubles] | None = None,
+    less: Doubles | None = None,
 ) -> Doubles:
     """Return A S for a tall A of shape (N, w) and a small S of shape (w, k), column by column.
 
@@ -79,7 +79,7 @@ def times(
     out
         Where to, shape (N, k); left out: new memory.
     less
-        A column and multiples of it that are taken away, shapes (N,) and (k,).
+        What is taken away from all numbers of a column, shape (k,).
     """
     found = np.empty((small.shape[1], len(tall))) if out is None else out.T
     turned = np.ascontiguousarray(small.T)
@@ -89,7 +89,7 @@ def times(
         part = found[:, rows]
         multiply_across(turned, tall[rows].T, part)
         if less is not None:
-            part -= less[1][:, None] * less[0][rows]
+            part -= less[:, None]
 
     thread_map(fill, range(0, len(tall), _STRIP), local_threads())
     return found.T

@@ -193,9 +193,32 @@ def test_taking_over__evaluates_only_what_is_new(monkeypatch):
     before = {key: tile.ctypes.data for key, tile in place._tiles.items()}
     new = make_role(rows, "poly").open(place, Room())
     last = max(new._tiles)[0]
-    assert sum(sizes) == 2 * last * TILE * 3  # three rows, and as many columns
+    assert sum(sizes) == last * TILE * 3  # three rows; columns are the same numbers
     assert all(before[key] == tile.ctypes.data for key, tile in new._tiles.items())
     check_right(new, rows, "poly")
+
+
+@pytest.mark.parametrize("name", ["rbf", "poly"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_matrix__is_symmetric_to_the_last_bit(name, dtype):
+    rows = make_rows() + 5.0
+    preparation = Preparation(Kernel(name, GAMMA), dtype, rows.mean(axis=0))
+    a, b = preparation.tiles(rows)[:2]
+    above, below = (np.empty((TILE, TILE), dtype) for _ in range(2))
+    preparation.values(a, b, above)
+    np.testing.assert_array_equal(preparation.values(b, a, below).T, above)
+
+
+def test_taking_over__tiles_of_which_one_of_a_pair_is_kept():
+    """As on workers, which hold some rows of tiles each."""
+    rows = make_rows(N + 3)
+    old, new = make_role(rows[:N]), make_role(rows)
+    for members in ((0, 2), (5,), (1, 5)):
+        place = old.open(None, Room())
+        for member in members:
+            old.advance(place, member, old.begin(member), Product(make_block()))
+        place = new.open(place, Room())
+        check_right(place, rows, "rbf")
 
 
 @pytest.mark.parametrize("n_last", [4, 7, 8])
