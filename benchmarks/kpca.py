@@ -395,7 +395,7 @@ def _plan(role: KernelProducts, n_components: int, settle: Callable[[], None]) -
     near = near_block(preparation, role.rows, width, 0, preparation.tiles)
     settle()
     start = Subspace.starting_with(orthonormal(near), n_components)
-    return Krylov(start, n_components, TOLERANCE, 1000, float(n_rows))
+    return Krylov(start, n_components, TOLERANCE, 1000, float(n_rows), may_round=True)
 
 
 def _loop(role: KernelProducts, n_components: int, threads: int) -> Subspace:
