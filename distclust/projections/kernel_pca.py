@@ -94,7 +94,8 @@ class KernelPCA(Projection):
         changes the time of a fit, never its result.
     dtype
         Of kernel values and products with them. ``"float32"`` halves memory and time; sums
-        over tiles are float64 in either case.
+        over tiles are float64 in either case. With ``"float64"`` and the RBF kernel, products
+        that only correct what is known are rounded as far as the tolerance does not notice.
     random_state
         Seed of the block to start from.
     degree, coef0
