@@ -175,7 +175,9 @@ class Krylov(Plan[Subspace]):
         block = state.block
         if len(state.row_sums) == 0:
             block = np.column_stack([block, np.ones(len(block))])
-        return Product(block, in_single=self._suits_single(state))
+        elif self._suits_single(state):
+            return Product(block.astype(np.float32))
+        return Product(block)
 
     def _suits_single(self, state: Subspace) -> bool:
         """Whether rounding a product to single precision would not be noticed.

@@ -43,16 +43,10 @@ def n_shards(n_rows: int) -> int:
 class Product:
     """An order: multiply the kernel matrix with a block of shape (n_rows, k).
 
-    Attributes
-    ----------
-    block
-        The block.
-    in_single
-        Whether tiles and the block are rounded to single precision before.
+    If the block is float32, so are the factors of the product: tiles are rounded before.
     """
 
-    block: Doubles
-    in_single: bool = False
+    block: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +59,7 @@ class Shard:
         Shape (rows of the shard, k); without rows before the first order.
     """
 
-    latent: Doubles
+    latent: Floats
     product: Doubles
 
 
@@ -261,11 +255,12 @@ class Workplace:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""
         if self._role.kernel.is_product:
             return self._multiply_rows(member, order)
-        in_single = order.in_single and self._preparation.dtype == np.float64
-        panels = self._once(order, cut_block, np.float32 if in_single else self._preparation.dtype)
+        dtype = min(order.block.dtype, self._preparation.dtype)
+        panels = self._once(order, cut_block, dtype)
         total = np.zeros((TILE, order.block.shape[1]))
+        is_rounded = dtype != self._preparation.dtype
         for j, panel in enumerate(panels):
-            tile = self._rounded_tile(member, j) if in_single else self._tile(member, j)
+            tile = self._rounded_tile(member, j) if is_rounded else self._tile(member, j)
             multiply(tile, panel, total, ADD)
         return total[: self._rows[member].n]
 

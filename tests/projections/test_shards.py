@@ -71,7 +71,7 @@ def test_product__in_single_precision(layout):
     dense, block = make_rows(), make_block()
     rows = layout(dense)
     role = make_role(rows)
-    place, rounded = role.open(None, Room()), Product(block, in_single=True)
+    place, rounded = role.open(None, Room()), Product(block.astype(np.float32))
     exact = product(role, Product(block), place)
     found = product(role, rounded, place)
     assert np.abs(found - exact).max() > 1e-9
@@ -87,7 +87,7 @@ def test_product__in_single_precision(layout):
 
 def test_product__in_single_precision_is_as_any_with_float32():
     role, block = make_role(make_rows(), dtype="float32"), make_block()
-    found = product(role, Product(block, in_single=True))
+    found = product(role, Product(block.astype(np.float32)))
     np.testing.assert_array_equal(found, product(role, Product(block)))
 
 
@@ -258,10 +258,10 @@ def test_taking_over__not_of_rows_that_changed(changed):
 def test_taking_over__rounded_tiles(n_more):
     rows = make_rows(N + n_more)
     old, new = make_role(rows[:N]), make_role(rows)
-    rounded = Product(make_block(len(rows)), in_single=True)
+    rounded = Product(make_block(len(rows)).astype(np.float32))
     wanted = product(new, rounded)
     place = old.open(None, Room())
-    product(old, Product(make_block(), in_single=True), place)
+    product(old, Product(make_block().astype(np.float32)), place)
     place = new.open(place, Room())
     assert place.n_tiles >= 35
     np.testing.assert_array_equal(product(new, rounded, place), wanted)
