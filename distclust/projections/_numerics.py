@@ -19,7 +19,7 @@ _LOG_2_REST = float.fromhex("0x1.cf79abc9e3b39p-40")
 _TO_WHOLE = 1.5 * 2.0**52  # added to a number, it leaves the nearest whole one in the last bits
 _BIAS = 1023  # of the exponent of a double
 _LEAST = -708.0  # below it e to the power is nothing
-_AT_ONCE = 1024
+_BUFFER = 1024  # numbers that are rounded at a time
 
 # 1 / k!
 _C2, _C3, _C4, _C5 = 1 / 2, 1 / 6, 1 / 24, 1 / 120
@@ -64,9 +64,9 @@ def round_in_place(numbers: Floats, rounded: Floats) -> None:
 
     By way of other memory, so that several at once are not in each other's way.
     """
-    some = np.empty(_AT_ONCE, np.float32)
-    for start in range(0, numbers.size, _AT_ONCE):
-        whole, half = numbers[start : start + _AT_ONCE], rounded[start : start + _AT_ONCE]
+    some = np.empty(_BUFFER, np.float32)
+    for start in range(0, numbers.size, _BUFFER):
+        whole, half = numbers[start : start + _BUFFER], rounded[start : start + _BUFFER]
         for i in range(len(whole)):
             some[i] = np.float32(whole[i])
         for i in range(len(whole)):

@@ -176,6 +176,9 @@ def choose_outcomes(joint: Array, starts: Array, chosen: Array) -> None:
         for g in range(n_outcomes):
             tops[g] = _highest_between(joint[i], starts[g], starts[g + 1])
             highest = max(highest, tops[g])
+        if highest == -math.inf:
+            chosen[i] = n_outcomes - 1
+            continue
         rounding = _ROUNDING * (1.0 + abs(highest))
         best, place = -math.inf, n_outcomes - 1
         for g in range(n_outcomes):
