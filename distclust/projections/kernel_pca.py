@@ -93,7 +93,7 @@ class KernelPCA(Projection):
         ``"auto"``: half of each worker's limit, or of what is free in this process. It
         changes the time of a fit, never its result.
     dtype
-        Of kernel values and products with them. ``"float32"`` halves memory and time; sums
+        Of kernel values and products with them. ``"float32"`` halves the memory; sums
         over tiles are float64 in either case. With ``"float64"`` and the RBF kernel, products
         that only correct what is known are rounded as far as the tolerance does not notice.
     random_state

@@ -255,7 +255,7 @@ class Workplace:
         """Return K[shard, :] Z, shape (rows of the shard, k)."""
         if self._role.kernel.is_product:
             return self._multiply_rows(member, order)
-        dtype = min(order.block.dtype, self._preparation.dtype)
+        dtype = min(order.block.dtype, self._preparation.dtype)  # the one with fewer digits
         panels = self._once(order, cut_block, dtype)
         total = np.zeros((TILE, order.block.shape[1]))
         is_rounded = dtype != self._preparation.dtype
@@ -295,12 +295,14 @@ class Workplace:
 
     def _rounded_tile(self, i: int, j: int) -> Floats:
         """Return the same in single precision, in memory that it then takes half of."""
-        tile = self._tiles[i, j] if (i, j) in self._rounded else self._tile(i, j)
-        if (i, j) not in self._rounded:
-            round_in_place(tile.reshape(-1), _in_single(tile).reshape(-1))
-            if (i, j) in self._tiles:
-                self._rounded.add((i, j))
-        return _in_single(tile)
+        if (i, j) in self._rounded:
+            return _in_single(self._tiles[i, j])
+        tile = self._tile(i, j)
+        rounded = _in_single(tile)
+        round_in_place(tile.reshape(-1), rounded.reshape(-1))
+        if (i, j) in self._tiles:
+            self._rounded.add((i, j))
+        return rounded
 
     def _evaluate(self, i: int, j: int, out: Floats, n_known: int = 0) -> Floats:
         """Evaluate a tile, of whose later rows the first are known; zero where one is padding.
